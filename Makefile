@@ -1,0 +1,59 @@
+# Everything a developer does here, from a fresh clone with Python 3.11 and make. `make help` lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: setup browser java demo test check format bench smoke docs clean help
+
+setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
+
+# torch first: its pin must be in place before anything else can ask for another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch numpy
+	$(PIP) --editable ".[dev,torchrec]"
+	$(PIP) --no-deps torchrec fbgemm-gpu-cpu
+	touch $@
+
+browser:  # chromium is a Debian package; where it cannot be installed the browser tests say so
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 \
+	  || echo "make: chromium is not here and could not be installed: the browser tests will not run"
+
+java:  # Spark needs a Java runtime; where it cannot be installed the Spark tests say so
+	@command -v java >/dev/null || { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; } >/dev/null 2>&1 \
+	  || echo "make: java is not here and could not be installed: the Spark tests will not run"
+
+demo: setup  ## See it work: writes demo/
+	$(BIN)/python -m isolayer.demo
+
+test: setup browser java  ## All tests, doctests and documents
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: setup  ## Formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup  ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## Every figure we claim about speed and accuracy, in one run
+	$(PIP) --editable ".[peers]"
+	$(BIN)/python -m benchmarks
+
+smoke: setup  ## The quickest sign of life
+	$(BIN)/python -m pytest -q -x tests/test_package.py tests/test_grid.py
+
+docs: setup  ## Build the documentation site, strictly
+	$(PIP) --editable ".[docs]"
+	$(BIN)/mkdocs build --strict
+
+clean:  ## Remove everything that make has made
+	rm -rf $(VENV) demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+help:  ## This list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10

@@ -1,0 +1,112 @@
+"""The grid: the only place that knows where a curve's knots are and in which bucket a value falls.
+
+A grid has no parameters and no learned state; it works on numpy arrays and torch tensors alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+
+_WHOLE = 1e-6  # how far (upper - lower) / step may be from a whole number, in steps
+
+
+@dataclass(frozen=True)
+class Grid:
+    r"""Evenly spaced knots on ``[lower, upper]``, and one more a step below.
+
+    There are :math:`N = (U - L)/\Delta + 1` buckets (eq. 2). Bucket 0 lies below ``lower``, where no clipped input
+    falls: it is always full and acts as a second bias. So there are ``buckets + 1`` knots, from ``lower - step``.
+
+    Args:
+        lower: Smallest input told apart; smaller ones are clipped (or extended) by whoever uses the grid.
+        upper: Largest input told apart.
+        step: Width of a bucket; ``upper - lower`` must be a whole number of steps.
+
+    >>> grid = Grid(lower=0, upper=2, step=1)
+    >>> grid.buckets, grid.knots.tolist()
+    (3, [-1.0, 0.0, 1.0, 2.0])
+    >>> bucket, fraction = grid.locate(np.array([-9.0, 0.25, 2.0]))
+    >>> bucket.tolist(), fraction.tolist()
+    ([1, 1, 3], [0.0, 0.25, 0.0])
+    """
+
+    lower: float = -17.0
+    upper: float = 8.0
+    step: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper", "step"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise InputError(f"grid {name}: expected a finite number, got {value!r}; give a float")
+            object.__setattr__(self, name, float(value))
+        if self.lower >= self.upper:
+            raise InputError(
+                f"grid bounds: expected lower < upper, got lower={self.lower} and upper={self.upper}; swap them"
+            )
+        if self.step <= 0:
+            raise InputError(f"grid step: expected a positive number, got {self.step}; try 0.2")
+        steps = (self.upper - self.lower) / self.step
+        if abs(steps - round(steps)) > _WHOLE * max(1.0, steps) or round(steps) < 1:
+            fewer, more = max(1, math.floor(steps)), math.ceil(steps)
+            nearest = " or ".join(f"upper={self.lower + n * self.step:.6g}" for n in dict.fromkeys((fewer, more)))
+            width = (self.upper - self.lower) / max(1, round(steps))
+            raise InputError(
+                f"grid: expected upper - lower to be a whole number of steps, got {steps:.6g} steps of {self.step}; "
+                f"use {nearest}, or step={width:.6g}"
+            )
+
+    @property
+    def buckets(self) -> int:
+        """Number of bucket weights, ``(upper - lower) / step + 1``.
+
+        >>> Grid().buckets
+        126
+        """
+        return round((self.upper - self.lower) / self.step) + 1
+
+    @property
+    def knots(self) -> NDArray[np.float64]:
+        """Where the knots are: ``lower - step, lower, ..., upper``, shape ``[buckets + 1]``.
+
+        >>> Grid(lower=-1, upper=1, step=0.5).knots.tolist()
+        [-1.5, -1.0, -0.5, 0.0, 0.5, 1.0]
+        """
+        inside = np.linspace(self.lower, self.upper, self.buckets)
+        return np.concatenate([[self.lower - self.step], inside])
+
+    def place(self, x: Any) -> Any:
+        """Distance of ``x`` from the lowest knot in steps, clipped to ``[1, buckets]``; NaN stays NaN.
+
+        >>> Grid(lower=0, upper=2, step=1).place(np.array([-5.0, 0.5, 7.0])).tolist()
+        [1.0, 1.5, 3.0]
+        """
+        return (x * (1 / self.step) + (1 - self.lower / self.step)).clip(1, self.buckets)
+
+    def locate(self, x: Any) -> tuple[Any, Any]:
+        """Knot at or left of each value, and how far beyond it the value is, in steps.
+
+        Args:
+            x: A numpy array or a torch tensor of floats, any shape. NaN falls on knot 1 with fraction NaN.
+
+        Returns:
+            Knot indices in ``1 .. buckets`` (32-bit integers) and fractions in ``[0, 1)``, of the shape of ``x``.
+
+        >>> import torch
+        >>> Grid(lower=0, upper=2, step=1).locate(torch.tensor([1.5]))
+        (tensor([2], dtype=torch.int32), tensor([0.5000]))
+        """
+        place = self.place(x)
+        if isinstance(place, np.ndarray | np.generic):
+            left = np.floor(place)
+            index = np.nan_to_num(left, nan=1.0).astype(np.int32)
+            return index, place - left
+        left = place.floor()
+        return left.int().clamp_(1, self.buckets), place - left

@@ -20,8 +20,8 @@ CLIP = 1e-6  # how near 0 and 1 a probability may come in `log_loss`: isotonic r
 def task(rows: int, segments: int, seed: int, part: int = 0) -> dict[str, NDArray[np.generic]]:
     r"""Scored rows of a task; the same seed gives the same segments, another part gives other rows of them.
 
-    With true logit :math:`z = \mu + t`, the score is :math:`\mu + a_s + b_s (t + c_s \sin(1.5\,t + \phi_s) / 1.5)`, which
-    increases strictly because :math:`c_s < 1`.
+    With true logit :math:`z = \mu + t`, the score is
+    :math:`\mu + a_s + b_s (t + c_s \sin(1.5\,t + \phi_s) / 1.5)`, which increases strictly because :math:`c_s < 1`.
 
     Args:
         rows: How many rows.

@@ -1,0 +1,199 @@
+"""Calibration by segment: observed over expected with intervals, F-RCE and MF-RCE, NE and scores by day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.metrics.rows import Floats, codes, probs
+from isolayer.metrics.sums import SegmentSums, over
+
+FIELD_EPSILON = 0.01  # what F-RCE adds to every label, so that a segment without events has a denominator
+
+
+class ObservedOverExpected(NamedTuple):
+    """One row a context, columns ``[contexts]``; ``context`` is a column, or a dict of columns when crossed."""
+
+    context: Any
+    weight: Floats
+    observed: Floats
+    expected: Floats
+    ratio: Floats
+    lower: Floats
+    upper: Floats
+
+
+def observed_over_expected(
+    prob: Any, label: Any, context: Any, weight: Any = None, *, level: float = 0.95
+) -> ObservedOverExpected:
+    r"""O/E by context: :math:`\sum w y / \sum w p` (the paper's appendix A). Above 1 under-predicts.
+
+    The interval is Wilson's for the observed rate over :math:`n = \sum w` trials, divided by the mean prediction, which
+    is taken as given. Its ends are finite and sensible at no events too.
+
+    Args:
+        prob: Predicted probabilities, ``[n]``.
+        label: What happened, ``[n]``.
+        context: A column ``[n]``, or a mapping of columns whose combinations are the contexts.
+        weight: Frequency weights, ``[n]``.
+        level: Confidence of the interval.
+
+    >>> table = observed_over_expected([0.5] * 4, [1, 1, 1, 0], [0, 0, 1, 1])
+    >>> table.context.tolist(), table.ratio.tolist()
+    ([0, 1], [2.0, 1.0])
+    """
+    if not isinstance(context, Mapping):
+        return ratio_table(SegmentSums.from_rows(prob, label, context, weight), level=level)
+    crossed, columns = cross(context, len(probs(prob)))
+    table = ratio_table(SegmentSums.from_rows(prob, label, crossed, weight), level=level)
+    return table._replace(context=columns)
+
+
+def ratio_table(sums: SegmentSums, *, level: float = 0.95) -> ObservedOverExpected:
+    """:func:`observed_over_expected` from merged sums.
+
+    >>> sums = SegmentSums.from_rows([0.5, 0.5], [1, 1], ["web", "web"])
+    >>> ratio_table(sums + sums).ratio.tolist()
+    [2.0]
+    """
+    if not 0 < level < 1:
+        raise InputError(f"level: expected a number between 0 and 1, got {level}; try 0.95")
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    n, rate = sums.weight, sums.background_rate
+    centre = (rate + over(np.full_like(n, z * z / 2), n)) / (1 + over(np.full_like(n, z * z), n))
+    spread = np.sqrt(rate * (1 - rate) * n + z * z / 4) * z / (n + z * z)
+    mean = sums.mean_prob
+    ratio, lower, upper = (over(value, mean) for value in (rate, np.maximum(centre - spread, 0), centre + spread))
+    return ObservedOverExpected(sums.key, n, sums.positive, sums.expected, ratio, lower, np.maximum(upper, ratio))
+
+
+def cross(columns: Mapping[str, Any], rows: int) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]:
+    """Combination of each row as one code, and the columns of the combinations that occur.
+
+    >>> code, table = cross({"position": [0, 1, 0], "device": ["web", "web", "ios"]}, 3)
+    >>> code.tolist(), table["device"].tolist()
+    ([1, 2, 0], ['ios', 'web', 'web'])
+    """
+    if not columns:
+        raise InputError("context: expected at least one column, got none; name a column")
+    code, known = np.zeros(rows, dtype=np.intp), {}
+    for name, values in columns.items():
+        own, keys = codes(name, values, rows)
+        code, _ = codes(name, code * len(keys) + own, rows)
+        known[name] = np.asarray(values)
+    _, first = np.unique(code, return_index=True)
+    return code, {name: values[first] for name, values in known.items()}
+
+
+def f_rce(prob: Any, label: Any, field: Any, weight: Any = None, *, epsilon: float = FIELD_EPSILON) -> float:
+    r"""F-RCE, field-level relative calibration error (Pan et al. 2020): that of each segment, averaged over rows.
+
+    :math:`\frac{1}{N} \sum_z N_z \frac{|\sum_{i \in z} (y_i - p_i)|}{\sum_{i \in z} (y_i + \epsilon)}`,
+    with z the values of the field and :math:`\epsilon = 0.01` as there, so a segment without events counts
+    for its predicted rate over .01.
+
+    >>> round(f_rce([0.5] * 4, [1, 1, 1, 0], ["a", "a", "b", "b"]), 4)
+    0.2475
+    """
+    return f_rce_of(SegmentSums.from_rows(prob, label, field, weight), epsilon=epsilon)
+
+
+def f_rce_of(sums: SegmentSums, *, epsilon: float = FIELD_EPSILON) -> float:
+    """:func:`f_rce` from merged sums.
+
+    >>> f_rce_of(SegmentSums.from_rows([0.5], [0], ["a"]))
+    50.0
+    """
+    if not epsilon > 0:
+        raise InputError(f"epsilon: expected a positive number, got {epsilon}; the papers use 0.01")
+    relative = over(np.abs(sums.positive - sums.expected), sums.positive + epsilon * sums.weight)
+    return float(np.nansum(relative * sums.weight) / sums.weight.sum())
+
+
+def mf_rce(
+    prob: Any, label: Any, fields: Mapping[str, Any], weight: Any = None, *, epsilon: float = FIELD_EPSILON
+) -> float:
+    """MF-RCE: the plain mean of F-RCE over several fields.
+
+    >>> round(mf_rce([0.5] * 4, [1, 1, 1, 0], {"one": [0, 0, 0, 0], "two": [0, 0, 1, 1]}), 4)
+    0.2882
+    """
+    if not fields:
+        raise InputError("fields: expected at least one column, got none; name a column")
+    return float(np.mean([f_rce(prob, label, field, weight, epsilon=epsilon) for field in fields.values()]))
+
+
+@dataclass(frozen=True)
+class SegmentedNE:
+    """Normalised entropy by segment, columns ``[segments]``; NaN where a segment has one class."""
+
+    segment: NDArray[Any]
+    weight: Floats
+    normalised_entropy: Floats
+
+    @property
+    def mean(self) -> float:
+        """Mean over the segments that have both classes, by weight."""
+        known = np.isfinite(self.normalised_entropy)
+        if not known.any():
+            raise InputError("label: expected a segment with both classes, got none; use more rows")
+        return float(np.average(self.normalised_entropy[known], weights=self.weight[known]))
+
+
+def segmented_ne(prob: Any, label: Any, segment: Any, weight: Any = None) -> SegmentedNE:
+    """Segmented NE: log loss within each segment over the entropy of that segment's own rate.
+
+    Knowing the segment's rate earns nothing here, while plain NE pays for it.
+
+    >>> segmented_ne([0.5, 0.5], [0, 1], ["a", "a"]).mean
+    1.0
+    """
+    return segmented_ne_of(SegmentSums.from_rows(prob, label, segment, weight))
+
+
+def segmented_ne_of(sums: SegmentSums) -> SegmentedNE:
+    """:func:`segmented_ne` from merged sums."""
+    return SegmentedNE(sums.key, sums.weight, sums.normalised_entropy)
+
+
+@dataclass(frozen=True)
+class DailyScores:
+    """Mean prediction and mean label of each day, columns ``[days]``, and how steady they are."""
+
+    day: NDArray[Any]
+    weight: Floats
+    mean_prob: Floats
+    mean_label: Floats
+
+    @property
+    def variance(self) -> float:
+        """Variance of the daily mean prediction, days counting alike, with ``days - 1`` in the denominator."""
+        if len(self.day) < 2:
+            raise InputError(f"day: expected at least 2 days, got {len(self.day)}; a variance needs two")
+        return float(np.var(self.mean_prob, ddof=1))
+
+    @property
+    def distance(self) -> float:
+        """Mean over days of ``|mean prediction - mean label|``."""
+        return float(np.mean(np.abs(self.mean_prob - self.mean_label)))
+
+
+def daily_scores(prob: Any, label: Any, day: Any, weight: Any = None) -> DailyScores:
+    """Daily mean prediction beside the daily mean label (the paper's stability figure).
+
+    >>> daily = daily_scores([0.2, 0.4, 0.6], [0, 1, 1], [1, 1, 2])
+    >>> daily.mean_prob.round(2).tolist(), round(daily.variance, 3), round(daily.distance, 2)
+    ([0.3, 0.6], 0.045, 0.3)
+    """
+    return daily_scores_of(SegmentSums.from_rows(prob, label, day, weight))
+
+
+def daily_scores_of(sums: SegmentSums) -> DailyScores:
+    """:func:`daily_scores` from merged sums, the segment being the day."""
+    return DailyScores(sums.key, sums.weight, sums.mean_prob, sums.background_rate)

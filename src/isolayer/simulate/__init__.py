@@ -1,0 +1,54 @@
+"""Feed logs with known relevance and known bias: seeded, vectorised, plain columns out, never models.
+
+    population   who uses the feed and what is in it         Population
+    behaviours   how users act on a list                     PositionBased, Trust, DynamicBayesian, DependentClick,
+                                                             Distortion
+    feed         candidates, logging policy, tasks, days     Feed, Logger, Task, Drift
+    setups       named feeds of the debiasing benchmark      debias_feed
+    loop         policies rank, users act, metrics accrue    closed_loop, UserMetrics
+    check        measured against formula                    self_test, Check
+
+>>> from isolayer import simulate
+>>> log = simulate.Feed().log(sessions=100, seed=1)
+>>> log["click"].shape, log["features"].dtype
+((1000,), dtype('float32'))
+"""
+
+from isolayer.simulate.behaviours import (
+    ULTRA_EXAMINATION,
+    Behaviour,
+    DependentClick,
+    Distortion,
+    DynamicBayesian,
+    PositionBased,
+    Trust,
+)
+from isolayer.simulate.check import Check, self_test
+from isolayer.simulate.feed import DEVICES, DOWNSTREAM, GRADE_SHARES, TASKS, Drift, Feed, Logger, Task
+from isolayer.simulate.loop import UserMetrics, closed_loop
+from isolayer.simulate.population import Population
+from isolayer.simulate.setups import debias_feed
+
+__all__ = [
+    "DEVICES",
+    "DOWNSTREAM",
+    "GRADE_SHARES",
+    "TASKS",
+    "ULTRA_EXAMINATION",
+    "Behaviour",
+    "Check",
+    "DependentClick",
+    "Distortion",
+    "Drift",
+    "DynamicBayesian",
+    "Feed",
+    "Logger",
+    "Population",
+    "PositionBased",
+    "Task",
+    "Trust",
+    "UserMetrics",
+    "closed_loop",
+    "debias_feed",
+    "self_test",
+]

@@ -1,0 +1,322 @@
+"""The feed: sessions, candidates, a logging policy, users who act; plain columns out, the truth beside the labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.simulate.behaviours import (
+    GAIN,
+    Behaviour,
+    Grades,
+    Outcome,
+    PositionBased,
+    Shown,
+    Single,
+    expit,
+    strengths,
+)
+from isolayer.simulate.population import Ids, Population
+
+Columns = dict[str, NDArray[Any]]
+
+DEVICES = (0.6, 0.3, 0.1)  # share of phone, desktop, tablet
+GRADE_SHARES = (0.50, 0.25, 0.15, 0.07, 0.03)  # of grades 0 .. 4
+PLATFORM_LOGIT = (0.0, 0.3, -0.3)  # ios, android, web: what each adds to the logit of a task but click
+_CHUNK = 8192  # sessions drawn together: enough to vectorise, few enough to stay in cache
+_CUTS = [NormalDist().inv_cdf(share) for share in np.cumsum(GRADE_SHARES)[:-1]]
+
+
+@dataclass(frozen=True)
+class Task:
+    r"""A task beside click, whose relevance is a sigmoid of latent relevance z and of a function of its own.
+
+    :math:`r_t = \sigma(\mathrm{logit}(rate) + slope\,(\sqrt{1 - own^2}\, z + own\, f_t(item)) + platform)`.
+
+    Args:
+        name: Its column.
+        rate: Chance at average relevance, when seen.
+        slope: How steeply it rises with relevance; negative falls, as for skip.
+        own: Share of its latent that is a function of the features of its own, from 0 to 1.
+        after: The action it is conditional on: a downstream conversion happens only to rows with that action.
+    """
+
+    name: str
+    rate: float
+    slope: float = 1.0
+    own: float = 0.3
+    after: str | None = None
+
+
+TASKS = (
+    Task("skip", 0.4, slope=-1.0),
+    Task("like", 0.05),
+    Task("share", 0.015),
+    Task("comment", 0.02),
+    Task("long_dwell", 0.15, slope=1.2),
+)
+DOWNSTREAM = (
+    Task("downstream_like", 0.03, slope=0.7, after="like"),
+    Task("downstream_share", 0.08, slope=0.7, after="share"),
+    Task("downstream_comment", 0.06, slope=0.7, after="comment"),
+)
+
+
+@dataclass(frozen=True)
+class Logger:
+    """The logging policy: ``score = relevance v + spurious s + informed xi + grade y + noise N(0, 1)``, then a ranking.
+
+    Args:
+        relevance: Weight of the visible relevance, a function of the features.
+        spurious: Weight of the spurious feature, which is in the features and hardly matters to users.
+        informed: Weight of the part of relevance the features lack: a logger that knows more than the model.
+        grade: Weight of the true grade 0 .. 4 itself, visible part and hidden part together.
+        noise: Weight of standard normal noise.
+        temperature: Lists are drawn by Plackett-Luce with logits ``score / temperature`` (Gumbel noise and a sort);
+            0 sorts by the score, deterministically.
+    """
+
+    relevance: float = 0.3
+    spurious: float = 0.7
+    informed: float = 0.0
+    grade: float = 0.0
+    noise: float = 0.0
+    temperature: float = 0.0
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> Single:
+        """The policy's score of every candidate, Gumbel noise included, ``[sessions, candidates]``."""
+        parts = (
+            (self.relevance, candidates.visible),
+            (self.spurious, candidates.spurious),
+            (self.informed, candidates.hidden),
+            (self.grade, candidates.grade),
+        )
+        score = np.zeros(candidates.item.shape, dtype=np.float32)
+        for weight, part in parts:
+            if weight:
+                score += np.float32(weight) * part
+        if self.noise:
+            score += np.float32(self.noise) * rng.standard_normal(score.shape, dtype=np.float32)
+        if self.temperature:
+            uniform = rng.random(score.shape, dtype=np.float32) + np.float32(1e-9)
+            score -= np.float32(self.temperature) * np.log(-np.log(uniform))
+        return score
+
+
+@dataclass(frozen=True)
+class Drift:
+    r"""What changes from one day to the next, day 0 being as constructed.
+
+    Args:
+        position_bias: The strength of the bias on day d is :math:`\eta\, e^{d \cdot position\_bias}`.
+        relevance: Visible relevance turns by this many radians a day towards another function of the items.
+        rate: Added to the logit of every task but click each day.
+    """
+
+    position_bias: float = 0.0
+    relevance: float = 0.0
+    rate: float = 0.0
+
+
+class Candidates(NamedTuple):
+    """Sessions and what could be shown in them, before any ranking."""
+
+    session: Ids  # [sessions]
+    user: Ids  # [sessions]
+    device: Ids  # [sessions]
+    platform: Ids  # [sessions]
+    day: Ids  # [sessions]
+    item: Ids  # [sessions, positions]
+    visible: Single  # [sessions, positions], like all below
+    spurious: Single
+    hidden: Single
+    latent: Single
+    grade: Grades
+
+    def ranked(self, order: NDArray[np.intp]) -> Candidates:
+        """The same with the columns of every session in ``order``."""
+        moved = {
+            name: np.take_along_axis(getattr(self, name), order, axis=1)
+            for name in ("item", "visible", "spurious", "hidden", "latent", "grade")
+        }
+        return self._replace(**moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """A feed whose relevance and bias are known.
+
+    Args:
+        population: Users and items.
+        logger: The policy that ranked the log.
+        behaviour: How users act on a list.
+        tasks: Tasks beside click, those conditional on another after it.
+        positions: Length of a list; every candidate is shown.
+        days: Sessions are spread over so many days, in order.
+        drift: What changes with the days.
+
+    >>> log = Feed(population=Population(users=10, items=50)).log(sessions=3, seed=1)
+    >>> log["features"].shape, log["position"][:12].tolist()
+    ((30, 12), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
+    """
+
+    population: Population = field(default_factory=Population)
+    logger: Logger = field(default_factory=Logger)
+    behaviour: Behaviour = field(default_factory=PositionBased)
+    tasks: tuple[Task, ...] = TASKS + DOWNSTREAM
+    positions: int = 10
+    days: int = 1
+    drift: Drift = field(default_factory=Drift)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.positions <= self.population.items // 2:
+            most = self.population.items // 2
+            raise InputError(f"positions: expected 1 to {most} (half the items), got {self.positions}; add items")
+        if self.days < 1:
+            raise InputError(f"days: expected at least 1, got {self.days}; raise it")
+        known = {"click"}
+        for task in self.tasks:
+            if task.name in known:
+                raise InputError(f"tasks: expected distinct names other than click, got {task.name!r} again; rename it")
+            if task.after is not None and task.after not in known:
+                raise InputError(f"tasks: expected {task.after!r} before {task.name!r}, got it nowhere; add that task")
+            if not 0 < task.rate < 1:
+                raise InputError(f"task {task.name!r} rate: expected between 0 and 1, got {task.rate}; change it")
+            known.add(task.name)
+        strengths(self.behaviour, len(DEVICES))
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """Every label column, click first."""
+        return ("click", *(task.name for task in self.tasks))
+
+    def log(self, sessions: int, seed: int = 0) -> Columns:
+        """Columns of ``sessions * positions`` logged impressions, session by session in order of position.
+
+        ``features`` ``[n, features]``; ``session user item position device platform day``; a 0/1 column a task; and the
+        truth: ``grade``, ``relevance_<task>`` (chance with full attention; for click the gain of the grade),
+        ``examination``, ``prob_<task>`` (chance of that very label, given the list), ``logging_score``.
+        """
+        whole: Columns = {}
+        filled = 0
+        for chunk in self.batches(sessions, seed):
+            rows = len(chunk["item"])
+            for name, column in chunk.items():
+                if not filled:
+                    whole[name] = np.empty((sessions * self.positions, *column.shape[1:]), dtype=column.dtype)
+                whole[name][filled : filled + rows] = column
+            filled += rows
+        return whole
+
+    def batches(self, sessions: int, seed: int = 0) -> Iterator[Columns]:
+        """The log of :meth:`log` in pieces that fit in memory, the same rows."""
+        if sessions < 1:
+            raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
+        rng = np.random.default_rng(seed)
+        for start in range(0, sessions, _CHUNK):
+            ids = np.arange(start, min(start + _CHUNK, sessions), dtype=np.int32)
+            candidates = self.candidates(ids, sessions, rng)
+            score = self.logger.score(candidates, rng)
+            order = np.argsort(-score, axis=1)
+            columns = self.show(candidates.ranked(order), self.draws(len(ids), rng))
+            columns["logging_score"] = np.take_along_axis(score, order, axis=1).ravel()
+            yield columns
+
+    def candidates(
+        self, session: Ids, sessions: int, rng: np.random.Generator, *, users: tuple[int, int] = (0, 1)
+    ) -> Candidates:
+        """Draw the sessions of these ids: who comes, by what device, and which distinct items could be shown.
+
+        ``users=(a, m)`` draws only users whose id is ``a`` modulo ``m``, the arm of a test.
+        """
+        people, count = self.population, len(session)
+        arm, arms = users
+        user = (rng.integers(0, len(range(arm, people.users, arms)), count) * arms + arm).astype(np.int32)
+        device = np.searchsorted(np.cumsum(DEVICES)[:-1], rng.random(count), side="right").astype(np.int32)
+        platform = np.where(device == 1, 2, rng.integers(0, 2, count)).astype(np.int32)
+        day = (session.astype(np.int64) * self.days // sessions).astype(np.int32)
+        first = rng.integers(0, people.items, count)
+        stride = rng.integers(1, (people.items - 1) // self.positions + 1, count)  # K strides never come full circle
+        item = ((first[:, None] + stride[:, None] * np.arange(self.positions)) % people.items).astype(np.int32)
+        visible = self._visible(user, item, day)
+        hidden = np.asarray(rng.standard_normal(item.shape, dtype=np.float32))
+        share = people.hidden
+        latent = np.float32(math.sqrt(1 - share**2)) * visible + np.float32(share) * hidden
+        grade = np.zeros(item.shape, dtype=np.int8)
+        for cut in _CUTS:
+            grade += latent > np.float32(cut)
+        spurious = people.spurious(item)
+        return Candidates(session, user, device, platform, day, item, visible, spurious, hidden, latent, grade)
+
+    def _visible(self, user: Ids, item: Ids, day: Ids) -> Single:
+        visible = self.population.visible(user, item)
+        if not self.drift.relevance:
+            return visible
+        turn = (self.drift.relevance * day).astype(np.float32)[:, None]
+        return np.asarray(np.cos(turn) * visible + np.sin(turn) * self.population.novelty[item])
+
+    def draws(self, sessions: int, rng: np.random.Generator) -> dict[str, Single]:
+        """Uniform draws of one chunk: ``look`` by position, and one by item for every task."""
+        shape = (sessions, self.positions)
+        return {name: rng.random(shape, dtype=np.float32) for name in ("look", *self.task_names)}
+
+    def show(self, ranked: Candidates, draws: dict[str, Single]) -> Columns:
+        """Columns of what users do when shown the candidates in the order they stand."""
+        relevance = self._relevance(ranked)
+        direct = {task.name: relevance[task.name] for task in self.tasks if task.after is None}
+        curve = self._curves[ranked.device, ranked.day]
+        outcome = self.behaviour.act(Shown(ranked.grade, curve, ranked.device, direct, draws["look"], draws))
+        self._follow(outcome, relevance, draws)
+        sessions = len(ranked.session)
+        columns: Columns = {"features": self.population.features_of(ranked.user, ranked.item)}
+        columns |= {name: np.repeat(getattr(ranked, name), self.positions) for name in ("session", "user")}
+        columns["item"] = ranked.item.ravel()
+        columns["position"] = np.tile(np.arange(self.positions, dtype=np.int32), sessions)
+        columns |= {name: np.repeat(getattr(ranked, name), self.positions) for name in ("device", "platform", "day")}
+        columns |= {name: outcome.label[name].ravel().astype(np.int8) for name in self.task_names}
+        columns["grade"] = ranked.grade.ravel()
+        columns["relevance_click"] = GAIN[columns["grade"]]
+        columns |= {f"relevance_{name}": value.ravel() for name, value in relevance.items()}
+        columns["examination"] = outcome.examination.ravel()
+        columns |= {f"prob_{name}": outcome.prob[name].ravel() for name in self.task_names}
+        return columns
+
+    def _follow(self, outcome: Outcome, relevance: dict[str, Single], draws: dict[str, Single]) -> None:
+        # Downstream conversions: given the action they follow, attention plays no further part.
+        for task in self.tasks:
+            if task.after is not None:
+                outcome.prob[task.name] = outcome.prob[task.after] * relevance[task.name]
+                outcome.label[task.name] = outcome.label[task.after] & (draws[task.name] < relevance[task.name])
+
+    def _relevance(self, ranked: Candidates) -> dict[str, Single]:
+        shift = np.asarray(PLATFORM_LOGIT, dtype=np.float32)[ranked.platform]
+        shift = (shift + np.float32(self.drift.rate) * ranked.day)[:, None]
+        out = {}
+        for task in self.tasks:
+            shared = np.float32(task.slope * math.sqrt(1 - task.own**2))
+            base = np.float32(math.log(task.rate / (1 - task.rate)))
+            out[task.name] = expit(shared * ranked.latent + self._own[task.name][ranked.item] + (shift + base))
+        return out
+
+    @cached_property
+    def _own(self) -> dict[str, Single]:
+        # The part of each task's logit that is its own function of the item, [items].
+        return {
+            task.name: np.float32(task.slope * task.own) * self.population.direction(task.name) for task in self.tasks
+        }
+
+    @cached_property
+    def _curves(self) -> Single:
+        # The behaviour's curve for every device and day, [devices, days, positions].
+        eta = strengths(self.behaviour, len(DEVICES))[:, None]
+        eta = eta * np.exp(self.drift.position_bias * np.arange(self.days))
+        flat = self.behaviour.curve(self.positions, eta.ravel())
+        return flat.reshape(len(DEVICES), self.days, self.positions).astype(np.float32)

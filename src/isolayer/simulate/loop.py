@@ -1,0 +1,110 @@
+"""Closed loop: policies rank, users act, metrics accrue by user, so that policies compare as in an A/B test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.simulate.feed import Candidates, Feed
+from isolayer.simulate.population import Ids
+
+Policy = Callable[[NDArray[np.float32]], Any]
+
+_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class UserMetrics:
+    """What happened to every user of one arm, columns ``[users]``.
+
+    Args:
+        user: Ids, in order.
+        sessions: Sessions of each.
+        totals: Events of each task, and ``dcg``: the sum over sessions of the true ``sum (2^y - 1) / log2(k + 2)``.
+    """
+
+    user: Ids
+    sessions: NDArray[np.float64]
+    totals: dict[str, NDArray[np.float64]]
+
+    def per_session(self, metric: str) -> NDArray[np.float64]:
+        """Mean of a metric per session of each user who came, ``[users with a session]``: what a t-test compares."""
+        if metric not in self.totals:
+            raise InputError(f"metric: expected one of {sorted(self.totals)}, got {metric!r}; choose one")
+        came = self.sessions > 0
+        return np.asarray(self.totals[metric][came] / self.sessions[came])
+
+
+def closed_loop(
+    feed: Feed, policies: Mapping[str, Policy], sessions: int, seed: int = 0, *, common_random_numbers: bool = False
+) -> dict[str, UserMetrics]:
+    """Serve ``sessions`` sessions with each policy in place of the feed's logger, and return what its users did.
+
+    By default every arm has users of its own, ``user % arms``, as in a real test: compare with an unpaired two-sided
+    t-test. With ``common_random_numbers`` every arm serves the same sessions to the same users, who look and like
+    alike: only the order differs, so a paired t-test over users sees far smaller effects.
+
+    Args:
+        feed: The world; its logger is not used.
+        policies: Arm to a function of features ``[n, features]`` that gives scores ``[n]``; higher is shown first.
+        sessions: Sessions of each arm.
+        seed: Of everything random.
+        common_random_numbers: Whether arms share sessions and draws.
+
+    >>> from isolayer.simulate import Population
+    >>> feed = Feed(population=Population(users=40, items=100), tasks=())
+    >>> arms = closed_loop(feed, {"last": lambda x: x[:, -1], "first": lambda x: x[:, 4]}, sessions=200)
+    >>> arms["last"].user[:3].tolist(), int(arms["first"].sessions.sum())
+    ([0, 2, 4], 200)
+    """
+    if not policies:
+        raise InputError("policies: expected at least one, got none; name a function of the features")
+    if sessions < 1:
+        raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
+    arms = 1 if common_random_numbers else len(policies)
+    if feed.population.users < arms:
+        raise InputError(f"users: expected at least {arms}, one an arm, got {feed.population.users}; raise it")
+    return {
+        name: _serve(feed, policy, sessions, [seed, number % arms], users=(number % arms, arms))
+        for number, (name, policy) in enumerate(policies.items())
+    }
+
+
+def _serve(feed: Feed, policy: Policy, sessions: int, seed: list[int], users: tuple[int, int]) -> UserMetrics:
+    first, arms = users
+    rng, people = np.random.default_rng(seed), feed.population
+    names = (*feed.task_names, "dcg")
+    came, totals = np.zeros(people.users), {name: np.zeros(people.users) for name in names}
+    for start in range(0, sessions, _CHUNK):
+        ids = np.arange(start, min(start + _CHUNK, sessions), dtype=np.int32)
+        candidates = feed.candidates(ids, sessions, rng, users=users)
+        draws = feed.draws(len(ids), rng)
+        order = np.argsort(-_scores(policy, feed, candidates), axis=1, kind="stable")
+        moved = {name: _in_order(draw, order) if name != "look" else draw for name, draw in draws.items()}
+        columns = feed.show(candidates.ranked(order), moved)
+        came += np.bincount(candidates.user, minlength=people.users)
+        columns["dcg"] = (np.exp2(columns["grade"]) - 1) / np.log2(columns["position"] + 2)
+        for name in names:
+            totals[name] += np.bincount(columns["user"], columns[name], people.users)
+    mine = np.arange(first, people.users, arms, dtype=np.int32)
+    return UserMetrics(mine, came[mine], {name: total[mine] for name, total in totals.items()})
+
+
+def _in_order(draw: NDArray[np.float32], order: NDArray[np.intp]) -> NDArray[np.float32]:
+    # A user's taste for an item stays with the item, wherever it is shown; attention stays with the position.
+    return np.take_along_axis(draw, order, axis=1)
+
+
+def _scores(policy: Policy, feed: Feed, candidates: Candidates) -> NDArray[np.float64]:
+    features = feed.population.features_of(candidates.user, candidates.item)
+    score = np.asarray(policy(features), dtype=np.float64)
+    if score.shape != (len(features),):
+        raise InputError(f"policy: expected one score a row, shape ({len(features)},), got {score.shape}; flatten it")
+    if not np.isfinite(score).all():
+        raise InputError("policy: expected finite scores, got NaN or infinity; check the model")
+    return score.reshape(candidates.item.shape)

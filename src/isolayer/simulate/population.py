@@ -1,0 +1,110 @@
+"""Who uses the feed and what is in it: traits of users and items, and the latent relevance they imply."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.simulate.behaviours import Single
+
+Ids = NDArray[np.int32]
+
+_BILINEAR = 0.3  # share of the visible relevance's variance that comes from user x item, the rest from the item
+
+
+@dataclass(frozen=True)
+class Population:
+    r"""Users and items with standard normal traits; the features of an impression are both.
+
+    Columns of ``features`` are ``features // 3`` traits of the user, then traits of the item, the last of which is the
+    *spurious* one: an attribute with next to no bearing on relevance, by which a logging policy may rank all the same.
+    The visible relevance is the standard normal-like mixture
+
+    :math:`v = \sqrt{1 - \rho^2}\,(\sqrt{.7}\, a \cdot item + \sqrt{.3}\, user \cdot item / \sqrt d) + \rho\, spurious`,
+
+    and the true latent relevance :math:`z = \sqrt{1 - h^2}\, v + h\, \xi` with :math:`\xi` standard normal, absent from
+    the features.
+
+    Args:
+        users: Number of users.
+        items: Number of items.
+        features: Width of the features.
+        hidden: :math:`h`, how much of relevance the features lack, from 0 to 1.
+        spurious_relevance: :math:`\rho`, correlation of the spurious trait with visible relevance.
+        seed: Of the traits; logs have seeds of their own.
+
+    >>> Population(users=5, items=7, features=6).item_traits.shape
+    (7, 4)
+    """
+
+    users: int = 10_000
+    items: int = 20_000
+    features: int = 12
+    hidden: float = 0.3
+    spurious_relevance: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("users", 1), ("items", 2), ("features", 6)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name}: expected at least {least}, got {getattr(self, name)}; raise it")
+        for name in ("hidden", "spurious_relevance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name}: expected a number from 0 to 1, got {getattr(self, name)}; change it")
+
+    @property
+    def user_columns(self) -> int:
+        """How many of the features are the user's."""
+        return self.features // 3
+
+    @cached_property
+    def user_traits(self) -> Single:
+        """Traits of every user, ``[users, user_columns]``."""
+        shape = (self.users, self.user_columns)
+        return np.random.default_rng([self.seed, 1]).standard_normal(shape, dtype=np.float32)
+
+    @cached_property
+    def item_traits(self) -> Single:
+        """Traits of every item, ``[items, features - user_columns]``, the spurious one last."""
+        shape = (self.items, self.features - self.user_columns)
+        return np.random.default_rng([self.seed, 2]).standard_normal(shape, dtype=np.float32)
+
+    def direction(self, name: str) -> Single:
+        """A unit-variance function of the item's traits but the spurious one, fixed by its name, ``[items]``."""
+        traits = self.item_traits[:, :-1]
+        weight = np.random.default_rng([self.seed, 3, *name.encode()]).standard_normal(traits.shape[1])
+        return np.asarray(traits @ (weight / np.linalg.norm(weight)), dtype=np.float32)
+
+    @cached_property
+    def appeal(self) -> Single:
+        """The item's own part of visible relevance, ``[items]``."""
+        return self.direction("appeal")
+
+    @cached_property
+    def novelty(self) -> Single:
+        """What relevance drifts towards: another function of the item, ``[items]``."""
+        return self.direction("novelty")
+
+    def visible(self, user: Ids, item: Ids) -> Single:
+        """Relevance that the features tell, about standard normal, for users ``[s]`` and items ``[s, k]``."""
+        d, rho = self.user_columns, self.spurious_relevance
+        affinity = np.einsum("skd,sd->sk", self.item_traits[:, :d][item], self.user_traits[user])
+        own = math.sqrt((1 - _BILINEAR) * (1 - rho**2)) * self.appeal[item]
+        both = math.sqrt(_BILINEAR * (1 - rho**2) / d) * affinity
+        return np.asarray(own + both + rho * self.spurious(item), dtype=np.float32)
+
+    def spurious(self, item: Ids) -> Single:
+        """The spurious trait of items, of their shape."""
+        return self.item_traits[:, -1][item]
+
+    def features_of(self, user: Ids, item: Ids) -> Single:
+        """Features of users ``[s]`` before items ``[s, k]``, ``[s * k, features]``."""
+        out = np.empty((*item.shape, self.features), dtype=np.float32)
+        out[..., : self.user_columns] = self.user_traits[user][:, None]
+        out[..., self.user_columns :] = self.item_traits[item]
+        return out.reshape(-1, self.features)

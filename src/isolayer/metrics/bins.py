@@ -56,7 +56,8 @@ class BinSums:
     def from_rows(cls, prob: Any, label: Any, weight: Any = None, *, bins: int = 4096) -> BinSums:
         """Sums of a batch over ``bins`` fixed bins of equal width in logit on ``[-20, 20]``.
 
-        Means within a bin are kept exactly; which rows of a bin scored higher is forgotten.
+        Means within a bin are kept exactly; which rows of a bin scored higher is forgotten. A bin is at most
+        ``10 / bins`` wide in probability. From a table, fill the fields with ``SUM(...) GROUP BY`` any increasing bins.
         """
         p = probs(prob)
         y, w = labels(label, len(p)), weights(weight, len(p))
@@ -123,7 +124,7 @@ class BinSums:
         return np.asarray(np.clip(place, 0, bins - 1), dtype=np.intp)
 
     def smooth_ece(self) -> float:
-        """See :func:`isolayer.metrics.smooth_ece`; each bin's residual sits at its mean probability."""
+        """See :func:`isolayer.metrics.smooth_ece`; residuals sit at their bin's mean, off by a bin's width at most."""
         return smooth_gap(over(self.expected, self.weight), self.positive - self.expected, float(self.weight.sum()))
 
     def brier_parts(self, *, bins: int = 15, binning: Binning = "mass") -> BrierParts:

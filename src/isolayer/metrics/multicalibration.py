@@ -52,7 +52,8 @@ def multicalibration_error(
     With the rows of group g in order of p, :math:`C_g(t) = \sum_{i \in g, p_i \le t} w_i (y_i - p_i) / W_g` and
     :math:`E_g = \max_t C_g - \min_t C_g`, 0 included. Were the model calibrated, :math:`E_g / \sigma_g` with
     :math:`\sigma_g^2 = \sum_g w p (1 - p) / W_g^2` would be the range of a Brownian motion: hence the p-values.
-    Weights are frequencies, so the variance has w, not its square; equal probabilities move together.
+    Weights are frequencies, so the variance has w, not its square; equal probabilities move together. From merged
+    tables pass a row per (group, bin): mean probability, mean label, count as weight; paths are then read at bin ends.
 
     Args:
         prob: Predicted probabilities, ``[n]``.

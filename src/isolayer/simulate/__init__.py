@@ -24,7 +24,7 @@ from isolayer.simulate.behaviours import (
     Trust,
 )
 from isolayer.simulate.check import Check, self_test
-from isolayer.simulate.feed import DEVICES, DOWNSTREAM, GRADE_SHARES, TASKS, Drift, Feed, Logger, Task
+from isolayer.simulate.feed import DEVICES, DOWNSTREAM, GRADE_SHARES, TASKS, Drift, Feed, Logger, Policy, Task
 from isolayer.simulate.loop import UserMetrics, closed_loop
 from isolayer.simulate.population import Population
 from isolayer.simulate.setups import debias_feed
@@ -43,6 +43,7 @@ __all__ = [
     "DynamicBayesian",
     "Feed",
     "Logger",
+    "Policy",
     "Population",
     "PositionBased",
     "Task",

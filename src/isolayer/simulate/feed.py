@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
@@ -27,6 +27,7 @@ from isolayer.simulate.behaviours import (
 from isolayer.simulate.population import Ids, Population
 
 Columns = dict[str, NDArray[Any]]
+Policy = Callable[[Single], Any]  # features [n, features] to scores [n], higher shown first
 
 DEVICES = (0.6, 0.3, 0.1)  # share of phone, desktop, tablet
 GRADE_SHARES = (0.50, 0.25, 0.15, 0.07, 0.03)  # of grades 0 .. 4
@@ -198,8 +199,10 @@ class Feed:
         """Every label column, click first."""
         return ("click", *(task.name for task in self.tasks))
 
-    def log(self, sessions: int, seed: int = 0) -> Columns:
+    def log(self, sessions: int, seed: int = 0, *, policy: Policy | None = None) -> Columns:
         """Columns of ``sessions * positions`` logged impressions, session by session in order of position.
+
+        ``policy``, a function of the features, ranks in place of the logger.
 
         ``features`` ``[n, features]``; ``session user item position device platform day``; a 0/1 column a task; and the
         truth: ``grade``, ``relevance_<task>`` (chance with full attention; for click the gain of the grade),
@@ -207,7 +210,7 @@ class Feed:
         """
         whole: Columns = {}
         filled = 0
-        for chunk in self.batches(sessions, seed):
+        for chunk in self.batches(sessions, seed, policy=policy):
             rows = len(chunk["item"])
             for name, column in chunk.items():
                 if not filled:
@@ -216,7 +219,7 @@ class Feed:
             filled += rows
         return whole
 
-    def batches(self, sessions: int, seed: int = 0) -> Iterator[Columns]:
+    def batches(self, sessions: int, seed: int = 0, *, policy: Policy | None = None) -> Iterator[Columns]:
         """The log of :meth:`log` in pieces that fit in memory, the same rows."""
         if sessions < 1:
             raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
@@ -224,7 +227,7 @@ class Feed:
         for start in range(0, sessions, _CHUNK):
             ids = np.arange(start, min(start + _CHUNK, sessions), dtype=np.int32)
             candidates = self.candidates(ids, sessions, rng)
-            score = self.logger.score(candidates, rng)
+            score = self.logger.score(candidates, rng) if policy is None else self.scores(policy, candidates)
             order = np.argsort(-score, axis=1)
             columns = self.show(candidates.ranked(order), self.draws(len(ids), rng))
             columns["logging_score"] = np.take_along_axis(score, order, axis=1).ravel()
@@ -247,9 +250,9 @@ class Feed:
         stride = rng.integers(1, (people.items - 1) // self.positions + 1, count)  # K strides never come full circle
         item = ((first[:, None] + stride[:, None] * np.arange(self.positions)) % people.items).astype(np.int32)
         visible = self._visible(user, item, day)
-        hidden = np.asarray(rng.standard_normal(item.shape, dtype=np.float32))
+        hidden = rng.standard_normal(item.shape, dtype=np.float32)
         share = people.hidden
-        latent = np.float32(math.sqrt(1 - share**2)) * visible + np.float32(share) * hidden
+        latent = (math.sqrt(1 - share**2) * visible + share * hidden).astype(np.float32, copy=False)
         grade = np.zeros(item.shape, dtype=np.int8)
         for cut in _CUTS:
             grade += latent > np.float32(cut)
@@ -262,6 +265,18 @@ class Feed:
             return visible
         turn = (self.drift.relevance * day).astype(np.float32)[:, None]
         return np.asarray(np.cos(turn) * visible + np.sin(turn) * self.population.novelty[item])
+
+    def scores(self, policy: Policy, candidates: Candidates) -> Single:
+        """What a policy gives every candidate, ``[sessions, positions]``; a score that is missing or NaN is refused."""
+        features = self.population.features_of(candidates.user, candidates.item)
+        score = np.asarray(policy(features), dtype=np.float32)
+        if score.shape != (len(features),):
+            raise InputError(
+                f"policy: expected one score a row, shape ({len(features)},), got {score.shape}; flatten it"
+            )
+        if not np.isfinite(score).all():
+            raise InputError("policy: expected finite scores, got NaN or infinity; check the model")
+        return score.reshape(candidates.item.shape)
 
     def draws(self, sessions: int, rng: np.random.Generator) -> dict[str, Single]:
         """Uniform draws of one chunk: ``look`` by position, and one by item for every task."""

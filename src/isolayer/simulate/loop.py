@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
-from isolayer.simulate.feed import Candidates, Feed
+from isolayer.simulate.feed import Feed, Policy
 from isolayer.simulate.population import Ids
-
-Policy = Callable[[NDArray[np.float32]], Any]
 
 _CHUNK = 8192
 
@@ -84,7 +81,7 @@ def _serve(feed: Feed, policy: Policy, sessions: int, seed: list[int], users: tu
         ids = np.arange(start, min(start + _CHUNK, sessions), dtype=np.int32)
         candidates = feed.candidates(ids, sessions, rng, users=users)
         draws = feed.draws(len(ids), rng)
-        order = np.argsort(-_scores(policy, feed, candidates), axis=1, kind="stable")
+        order = np.argsort(-feed.scores(policy, candidates), axis=1, kind="stable")
         moved = {name: _in_order(draw, order) if name != "look" else draw for name, draw in draws.items()}
         columns = feed.show(candidates.ranked(order), moved)
         came += np.bincount(candidates.user, minlength=people.users)
@@ -98,13 +95,3 @@ def _serve(feed: Feed, policy: Policy, sessions: int, seed: list[int], users: tu
 def _in_order(draw: NDArray[np.float32], order: NDArray[np.intp]) -> NDArray[np.float32]:
     # A user's taste for an item stays with the item, wherever it is shown; attention stays with the position.
     return np.take_along_axis(draw, order, axis=1)
-
-
-def _scores(policy: Policy, feed: Feed, candidates: Candidates) -> NDArray[np.float64]:
-    features = feed.population.features_of(candidates.user, candidates.item)
-    score = np.asarray(policy(features), dtype=np.float64)
-    if score.shape != (len(features),):
-        raise InputError(f"policy: expected one score a row, shape ({len(features)},), got {score.shape}; flatten it")
-    if not np.isfinite(score).all():
-        raise InputError("policy: expected finite scores, got NaN or infinity; check the model")
-    return score.reshape(candidates.item.shape)

@@ -37,9 +37,9 @@ def task(rows: int, segments: int, seed: int, part: int = 0) -> dict[str, NDArra
     (['label', 'score_logit', 'segment', 'true_prob'], (1000,))
     """
     rng = np.random.default_rng([seed, 0])
-    shift = 1.1 + 0.5 * rng.standard_normal(segments)
+    shift = 1.25 + 0.5 * rng.standard_normal(segments)
     slope = 1.2 * np.exp(0.25 * rng.standard_normal(segments))
-    wiggle = rng.uniform(0, 0.75, segments)
+    wiggle = rng.uniform(0, 0.85, segments)
     phase = rng.uniform(0, 2 * np.pi, segments)
     share = np.arange(1, segments + 1) ** -1.1
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
@@ -33,8 +34,8 @@ class Grid:
     >>> grid.buckets, grid.knots.tolist()
     (3, [-1.0, 0.0, 1.0, 2.0])
     >>> bucket, fraction = grid.locate(np.array([-9.0, 0.25, 2.0]))
-    >>> bucket.tolist(), fraction.tolist()
-    ([1, 1, 3], [0.0, 0.25, 0.0])
+    >>> bucket.tolist(), fraction.round(9).tolist()
+    ([1, 1, 2], [0.0, 0.25, 1.0])
     """
 
     lower: float = -17.0
@@ -83,30 +84,34 @@ class Grid:
         return np.concatenate([[self.lower - self.step], inside])
 
     def place(self, x: Any) -> Any:
-        """Distance of ``x`` from the lowest knot in steps, clipped to ``[1, buckets]``; NaN stays NaN.
+        """Distance of each value from the lowest knot in steps, clipped to ``[1, buckets)``; NaN stays NaN.
 
-        >>> Grid(lower=0, upper=2, step=1).place(np.array([-5.0, 0.5, 7.0])).tolist()
-        [1.0, 1.5, 3.0]
+        >>> Grid(lower=0, upper=2, step=1).place(np.array([-5.0, 0.5])).tolist()
+        [1.0, 1.5]
         """
-        return (x * (1 / self.step) + (1 - self.lower / self.step)).clip(1, self.buckets)
+        scale, shift, end = 1 / self.step, 1 - self.lower / self.step, float(self.buckets)
+        if isinstance(x, np.ndarray):
+            place = x * x.dtype.type(scale)
+            place += x.dtype.type(shift)
+            return np.clip(place, 1, np.nextafter(place.dtype.type(end), place.dtype.type(0)), out=place)
+        place = torch.add(x.new_full((), shift), x, alpha=scale)  # one pass where x * scale + shift takes two
+        return place.clamp_(1.0, end * (1 - torch.finfo(x.dtype).eps))
 
     def locate(self, x: Any) -> tuple[Any, Any]:
-        """Knot at or left of each value, and how far beyond it the value is, in steps.
+        """Bucket of each value (eq. 3) and how far into it the value is, in steps.
 
         Args:
-            x: A numpy array or a torch tensor of floats, any shape. NaN falls on knot 1 with fraction NaN.
+            x: A numpy array or a torch tensor of floats, any shape, clipped to the grid. The upper bound falls at the
+                very end of the last bucket. NaN falls in bucket 1 with fraction NaN.
 
         Returns:
-            Knot indices in ``1 .. buckets`` (32-bit integers) and fractions in ``[0, 1)``, of the shape of ``x``.
+            Buckets in ``1 .. buckets - 1`` (32-bit integers) and fractions in ``[0, 1)``, of the shape of ``x``.
 
-        >>> import torch
         >>> Grid(lower=0, upper=2, step=1).locate(torch.tensor([1.5]))
         (tensor([2], dtype=torch.int32), tensor([0.5000]))
         """
         place = self.place(x)
-        if isinstance(place, np.ndarray | np.generic):
-            left = np.floor(place)
-            index = np.nan_to_num(left, nan=1.0).astype(np.int32)
-            return index, place - left
-        left = place.floor()
-        return left.int().clamp_(1, self.buckets), place - left
+        if isinstance(x, np.ndarray):
+            fraction, bucket = np.modf(place)
+            return np.nan_to_num(bucket, copy=False, nan=1.0).astype(np.int32), fraction
+        return place.int().clamp_(1, self.buckets - 1), place.frac_()  # this clamp is for NaN, which has no integer

@@ -114,7 +114,13 @@ def _of_field(
     first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
     high, low = np.maximum.reduceat(path, first), np.minimum.reduceat(path, first)
     error = over(np.maximum(high, 0) - np.minimum(low, 0), size)
-    return np.full(groups, name, dtype=np.str_), key.astype(np.str_), size, np.nan_to_num(error), np.nan_to_num(spread)
+    return (
+        np.repeat(np.array([name], dtype=np.str_), groups),
+        key.astype(np.str_),
+        size,
+        np.nan_to_num(error),
+        np.nan_to_num(spread),
+    )
 
 
 def _sigmas(error: Floats, spread: Floats) -> Floats:

@@ -250,7 +250,7 @@ class Feed:
         stride = rng.integers(1, (people.items - 1) // self.positions + 1, count)  # K strides never come full circle
         item = ((first[:, None] + stride[:, None] * np.arange(self.positions)) % people.items).astype(np.int32)
         visible = self._visible(user, item, day)
-        hidden = rng.standard_normal(item.shape, dtype=np.float32)
+        hidden = rng.standard_normal((count, self.positions), dtype=np.float32)
         share = people.hidden
         latent = (math.sqrt(1 - share**2) * visible + share * hidden).astype(np.float32, copy=False)
         grade = np.zeros(item.shape, dtype=np.int8)

@@ -1,4 +1,4 @@
-"""Every figure the project claims, measured: each module has ``run() -> list[Row]``; ``python -m benchmarks`` runs them.
+"""Every figure the project claims, measured: modules with ``run() -> list[Row]``, run by ``python -m benchmarks``.
 
 A module prints a progress line to stderr by :func:`progress`, states its threads, and runs alone.
 """

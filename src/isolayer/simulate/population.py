@@ -76,9 +76,13 @@ class Population:
 
     def direction(self, name: str) -> Single:
         """A unit-variance function of the item's traits but the spurious one, fixed by its name, ``[items]``."""
-        traits = self.item_traits[:, :-1]
-        weight = np.random.default_rng([self.seed, 3, *name.encode()]).standard_normal(traits.shape[1])
-        return np.asarray(traits @ (weight / np.linalg.norm(weight)), dtype=np.float32)
+        return self._along(self._weights(name))
+
+    def _weights(self, name: str) -> NDArray[np.float64]:
+        return np.random.default_rng([self.seed, 3, *name.encode()]).standard_normal(self.item_traits.shape[1] - 1)
+
+    def _along(self, weights: NDArray[np.float64]) -> Single:
+        return np.asarray(self.item_traits[:, :-1] @ (weights / np.linalg.norm(weights)), dtype=np.float32)
 
     @cached_property
     def appeal(self) -> Single:
@@ -87,8 +91,9 @@ class Population:
 
     @cached_property
     def novelty(self) -> Single:
-        """What relevance drifts towards: another function of the item, ``[items]``."""
-        return self.direction("novelty")
+        """What relevance drifts towards: another function of the item, independent of its appeal, ``[items]``."""
+        own, appeal = self._weights("novelty"), self._weights("appeal")
+        return self._along(own - (own @ appeal) / (appeal @ appeal) * appeal)
 
     def visible(self, user: Ids, item: Ids) -> Single:
         """Relevance that the features tell, about standard normal, for users ``[s]`` and items ``[s, k]``."""

@@ -1,7 +1,7 @@
 """Curves: the one fitted artefact. A table of monotone curves, one a context, evaluated on numpy arrays.
 
 The functions at the top are the whole mathematics of evaluation; the class says which curve belongs to which context.
-How curves are fitted is not known here.
+How curves are fitted is the business of :mod:`isolayer.hierarchy`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.hierarchy import FLOOR, Shrinkage, fit_levels
+from isolayer.histogram import Histogram
 from isolayer.keys import Codes, encode, lookup
 
 Floats = NDArray[np.float64]
@@ -135,6 +137,36 @@ class Curves:
         """The curve that changes nothing."""
         knots = grid.knots[None, 1:].copy()
         return cls(grid, (), ((),), knots, np.zeros_like(knots), np.zeros_like(knots), np.zeros(1), scale)
+
+    @classmethod
+    def from_histogram(
+        cls, histogram: Histogram, *, shrinkage: Shrinkage = "auto", strict: bool = True, scale: Scale = "logit"
+    ) -> Curves:
+        """Fit the curves of a histogram: the exact optimum.
+
+        Args:
+            histogram: The rows.
+            shrinkage: How strongly a curve is drawn to its parent: ``"auto"``, or as in
+                :func:`isolayer.hierarchy.fit_levels`.
+            strict: Whether every curve increases strictly (its slope is at least ``FLOOR``), or may be flat.
+            scale: The scale of the scores that will be asked about.
+
+        >>> histogram = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1], {"device": ["tv", "tv", "web"]})
+        >>> Curves.from_histogram(histogram).predict([0.0, 0.5], {"device": ["tv", "unseen"]}).shape
+        (2,)
+        """
+        if histogram.rows == 0:
+            raise InputError("histogram: expected at least one row, got none; add rows")
+        levels = fit_levels(histogram, shrinkage=shrinkage, floor=FLOOR if strict else 0.0)
+        settings = {
+            "shrinkage": [list(strength) for strength in levels.strengths],
+            "chosen": isinstance(shrinkage, str),
+            "strict": strict,
+            "residual": levels.residual,
+        }
+        grid, contexts = histogram.grid, histogram.contexts
+        table = (levels.values, levels.variance, levels.mass, levels.rows)
+        return cls(grid, contexts, levels.keys, *table, scale=scale, settings=settings)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

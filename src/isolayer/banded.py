@@ -1,0 +1,125 @@
+"""Batches of symmetric matrices with two bands either side of the diagonal: factorise, solve, invert on the bands.
+
+A batch is three arrays, ``[n, batch]``, ``[n - 1, batch]`` and ``[n - 2, batch]``: the diagonal and the bands beside
+it; where ``batch`` is 1 numpy's broadcasting applies. Loops run over n: each step is one operation on the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Bands(NamedTuple):
+    """Diagonal, first and second band of a batch of symmetric matrices."""
+
+    diagonal: Floats
+    first: Floats
+    second: Floats
+
+    def plus(self, other: Bands) -> Bands:
+        """Sum of two batches."""
+        return Bands(self.diagonal + other.diagonal, self.first + other.first, self.second + other.second)
+
+    def times(self, factor: Floats | float) -> Bands:
+        """Every matrix times a number."""
+        return Bands(self.diagonal * factor, self.first * factor, self.second * factor)
+
+    def apply(self, vector: Floats) -> Floats:
+        """Each matrix times its vector, ``[n, batch]``."""
+        out = self.diagonal * vector
+        out[:-1] += self.first * vector[1:]
+        out[1:] += self.first * vector[:-1]
+        out[:-2] += self.second * vector[2:]
+        out[2:] += self.second * vector[:-2]
+        return np.asarray(out)
+
+    def inner(self, other: Bands) -> Floats:
+        """Trace of each product of two matrices, which needs only what is on the bands of both, shape ``[batch]``."""
+        sides = (self.first * other.first).sum(0) + (self.second * other.second).sum(0)
+        return np.asarray((self.diagonal * other.diagonal).sum(0) + 2 * sides)
+
+
+def gram(differences: int, size: int) -> Bands:
+    """The matrix of the sum of squared differences of a given order (1 or 2), as a batch of one.
+
+    >>> gram(1, 3).diagonal[:, 0].tolist(), gram(1, 3).first[:, 0].tolist()
+    ([1.0, 2.0, 1.0], [-1.0, -1.0])
+    """
+    rows = np.diff(np.eye(size), n=differences, axis=0)
+    matrix = rows.T @ rows
+    return Bands(*(np.diag(matrix, k)[:, None].copy() for k in range(3)))
+
+
+class Factor(NamedTuple):
+    """A batch of LDL' factors: D ``[n, batch]`` and the two bands of L below its unit diagonal."""
+
+    pivot: Floats
+    first: Floats
+    second: Floats
+
+
+def factorise(bands: Bands) -> Factor:
+    """Factorise positive definite matrices.
+
+    >>> bands = Bands(np.full((3, 1), 4.0), np.ones((2, 1)), np.ones((1, 1)))
+    >>> solve(factorise(bands), np.full((3, 1), 6.0)).round(12).tolist()
+    [[1.0], [1.0], [1.0]]
+    """
+    batch = np.broadcast_shapes(*(band.shape[1:] for band in bands))
+    n = len(bands.diagonal)
+    pivot, first = (np.array(np.broadcast_to(band, (len(band), *batch))) for band in bands[:2])
+    second = np.empty((n - 2, *batch))
+    ratio, scratch = np.empty(batch), np.empty(batch)
+    for j in range(n - 2):
+        np.divide(first[j], pivot[j], out=ratio)
+        np.divide(bands.second[j], pivot[j], out=second[j])
+        pivot[j + 1] -= np.multiply(ratio, first[j], out=scratch)
+        first[j + 1] -= np.multiply(second[j], first[j], out=scratch)
+        pivot[j + 2] -= np.multiply(second[j], bands.second[j], out=scratch)
+        first[j] = ratio
+    ratio = first[n - 2] / pivot[n - 2]
+    pivot[n - 1] -= ratio * first[n - 2]
+    first[n - 2] = ratio
+    return Factor(pivot, first, second)
+
+
+def solve(factor: Factor, right: Floats) -> Floats:
+    """Solve with one right-hand side a matrix ``[n, batch]``, or several ``[n, k, batch]``."""
+    pivot, first, second = (part if right.ndim == 2 else part[:, None] for part in factor)
+    out = np.array(np.broadcast_to(right, np.broadcast_shapes(right.shape, pivot.shape)))
+    scratch, n = np.empty(out.shape[1:]), len(pivot)
+    for j in range(n - 2):
+        out[j + 1] -= np.multiply(first[j], out[j], out=scratch)
+        out[j + 2] -= np.multiply(second[j], out[j], out=scratch)
+    out[n - 1] -= first[n - 2] * out[n - 2]
+    out /= pivot
+    out[n - 2] -= first[n - 2] * out[n - 1]
+    for j in range(n - 3, -1, -1):
+        out[j] -= np.multiply(first[j], out[j + 1], out=scratch)
+        out[j] -= np.multiply(second[j], out[j + 2], out=scratch)
+    return out
+
+
+def inverse_bands(factor: Factor) -> Bands:
+    """The inverse's own three bands, in O(n).
+
+    >>> bands = inverse_bands(factorise(Bands(np.full((3, 1), 2.0), np.ones((2, 1)), np.zeros((1, 1)))))
+    >>> [band[:, 0].round(4).tolist() for band in bands]
+    [[0.75, 1.0, 0.75], [-0.5, -0.5], [0.25]]
+    """
+    pivot, lower, lowest = factor
+    out = Bands(1 / pivot, np.empty_like(lower), np.empty_like(lowest))
+    diagonal, first, second = out
+    n = len(pivot)
+    first[n - 2] = -lower[n - 2] * diagonal[n - 1]
+    diagonal[n - 2] -= lower[n - 2] * first[n - 2]
+    for j in range(n - 3, -1, -1):
+        second[j] = -lower[j] * first[j + 1] - lowest[j] * diagonal[j + 2]
+        first[j] = -lower[j] * diagonal[j + 1] - lowest[j] * first[j + 1]
+        diagonal[j] -= lower[j] * first[j] + lowest[j] * second[j]
+    return out

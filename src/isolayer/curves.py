@@ -7,7 +7,7 @@ How curves are fitted is the business of :mod:`isolayer.hierarchy`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any, Literal
@@ -281,6 +281,11 @@ class Curves:
             vocabulary, code = encode(keys[-1], self.contexts[len(finders)])
             finders.append((vocabulary, _Finder(parent, code, len(vocabulary))))
         return tuple(finders)
+
+    @cached_property
+    def on_logits(self) -> Curves:
+        """The same curves, asked about logits."""
+        return replace(self, scale="logit")
 
     def _logit(self, score: ArrayLike) -> Floats:
         scores = _checked("score", score, prob=self.scale == "prob")

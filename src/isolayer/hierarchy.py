@@ -23,7 +23,7 @@ Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]
 
 FLOOR = 1e-3  # least slope of a strictly increasing curve
 _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
-_SAMPLE = 2048  # contexts from which the strengths of a level are chosen
+_SAMPLE, _SAMPLE_ROWS = (256, 4096), 200_000  # contexts from which strengths are chosen: enough to have so much weight
 
 
 class Levels(NamedTuple):
@@ -125,14 +125,13 @@ def _choice(part: Histogram, above: Floats, parent: NDArray[np.int64], given: St
 
 def _sample(part: Histogram) -> NDArray[np.bool_]:
     """Which contexts the strengths are chosen from: all, or half the largest and half spread evenly over the rest."""
-    if part.groups <= _SAMPLE:
-        return np.ones(part.groups, bool)
     weight = np.bincount(part.group, part.weight, minlength=part.groups)
-    order = np.argsort(-weight, kind="stable")
-    half = _SAMPLE // 2
-    spread = np.linspace(half, part.groups - 1, half).astype(np.int64)
-    kept = np.zeros(part.groups, bool)
-    kept[order[:half]] = kept[order[spread]] = True
+    size = int(np.clip(_SAMPLE_ROWS * part.groups / max(weight.sum(), 1.0), *_SAMPLE))
+    kept = np.ones(part.groups, bool)
+    if size < part.groups:
+        order = np.argsort(-weight, kind="stable")
+        kept[order[size // 2 :]] = False
+        kept[order[np.linspace(size // 2, part.groups - 1, size // 2).astype(np.int64)]] = True
     return kept
 
 

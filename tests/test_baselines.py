@@ -80,10 +80,11 @@ def test_a_context_alone_gives_the_fit_of_its_rows_alone(method):
 def test_a_context_that_is_new_small_or_of_one_class_gets_the_fit_of_all(method):
     X, y, _ = rows(4)
     y = np.where(X["segment"] == 2, 0, y)
-    X.loc[:20, "segment"] = 7
+    X.loc[:20, "segment"], X.loc[1000:1300, "segment"] = 7, 8
+    y[1000:1301] = 1
     fitted, everything = method(("segment",)).fit(X, y), method().fit(X[["score"]], y)
     score = np.linspace(-4, 3, 30)
-    for segment in (7, 2, 99):
+    for segment in (7, 2, 8, 99):
         mine = fitted.predict_proba(pd.DataFrame({"score": score, "segment": segment}))
         np.testing.assert_array_equal(mine, everything.predict_proba(score))
     one = fitted.predict_proba(pd.DataFrame({"score": score, "segment": 1}))
@@ -112,6 +113,12 @@ def test_two_columns_make_one_context_for_each_pair(method):
     two = method(("segment", "device")).fit(X, y).predict_proba(X)
     one = method(("pair",)).fit(X, y).predict_proba(X)
     np.testing.assert_array_equal(two, one)
+
+    kept = ~((X["segment"] == 1) & (X["device"] == "tv")).to_numpy()
+    missing = method(("segment", "device")).fit(X[kept], y[kept])
+    everything = method().fit(X.loc[kept, ["score"]], y[kept])
+    pair = X[~kept]  # both values are known, together they are new
+    np.testing.assert_array_equal(missing.predict_proba(pair), everything.predict_proba(pair[["score"]]))
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -145,6 +152,10 @@ def test_network_is_monotone_seeded_weighted_and_learns_contexts():
     true = -0.5 + 0.7 * X["segment"] + (0.6 + 0.3 * X["segment"]) * X["score"]
     inside = np.abs(X["score"] + 1) < 2
     assert np.abs(fitted.predict_proba(X)[:, 1] - 1 / (1 + np.exp(-true)))[inside].mean() < 0.03
+
+    unseen = X.assign(segment=99)  # what all rows together say, not the untrained curve
+    everything = PlattCalibrator().fit(X[["score"]], y).predict_proba(X[["score"]])
+    assert np.abs(fitted.predict_proba(unseen) - everything).mean() < 0.03
 
     wrong = np.concatenate([y, 1 - y])  # every row again with the other label and no weight
     both = pd.concat([X, X], ignore_index=True)

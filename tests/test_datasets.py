@@ -200,7 +200,7 @@ def test_aliccp_takes_fields_from_the_row_and_from_its_user(tmp_path):
     (tmp_path / "sample_skeleton_train.csv").write_text(
         f"1,0,0,abc,2,{listed(f205='11', f301='3')}\n"
         f"2,1,1,abc,1,{listed(f205='12')}\n"
-        f"3,1,0,zzz,2,{listed(f2050='99', f301='4')}\n"
+        f"3,1,0,zzz,2,{listed(f2050='99', f1205='98', f301='4')}\n"
     )
     (tmp_path / "common_features_train.csv").write_text(f"abc,2,{listed(f101='77', f121='5')}\n")
     columns = aliccp(tmp_path, fields=(101, 205, 301))

@@ -139,6 +139,30 @@ def test_automatic_choice_lowers_the_error_when_weights_are_heavy():
     assert np.mean(errors["switch_dr"]) < 0.5 * np.mean(errors["dr"])
 
 
+def test_automatic_choice_keeps_the_correction_when_the_model_is_wrong():
+    rng = np.random.default_rng(0)
+    logging = rng.uniform(0.2, 0.8, 50_000)
+    reward = (rng.random(50_000) < 0.3).astype(float)
+    made = estimates(
+        reward, importance_weight(np.full(50_000, 0.5), logging), np.full(50_000, 0.6), np.full(50_000, 0.6)
+    )
+    for name in ("dros", "switch_dr"):  # dm says 0.6
+        assert made[name].value == pytest.approx(made["dr"].value, abs=0.01)
+
+
+@given(seeds)
+def test_self_normalised_value_is_a_weighted_mean_of_rewards(seed):
+    rng = np.random.default_rng(seed)
+    reward, weight = rng.random(20), rng.exponential(3, 20)
+    assert snipw(reward, weight).value == pytest.approx(np.average(reward, weights=weight))
+
+
+def test_temperature_divides_utilities():
+    assert softmax_propensity([math.log(4), 0.0], temperature=2).tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert ranking_propensity([[math.log(4), 0.0]], [[0, 1]], temperature=2) == pytest.approx([2 / 3])
+    assert placement_prob([[math.log(4), 0.0]], 1, temperature=2).ravel() == pytest.approx([2 / 3, 1 / 3])
+
+
 def test_effective_sample_size_and_clipping():
     assert effective_sample_size(np.full(10, 3.0)) == 10
     assert effective_sample_size([2, 1, 1]) == pytest.approx(16 / 6)

@@ -7,16 +7,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "ContextIsotonicLayer": "context",
     "Grid": "grid",
     "InputError": "errors",
+    "IsotonicEmbedding": "layer",
+    "IsotonicLayer": "layer",
     "MissingExtra": "errors",
+    "parameter_groups": "layer",
+    "piecewise_linear": "functional",
 }
 
-__all__ = ["Grid", "InputError", "MissingExtra"]
+__all__ = [
+    "ContextIsotonicLayer",
+    "Grid",
+    "InputError",
+    "IsotonicEmbedding",
+    "IsotonicLayer",
+    "MissingExtra",
+    "parameter_groups",
+    "piecewise_linear",
+]
 
 if TYPE_CHECKING:
+    from isolayer.context import ContextIsotonicLayer
     from isolayer.errors import InputError, MissingExtra
+    from isolayer.functional import piecewise_linear
     from isolayer.grid import Grid
+    from isolayer.layer import IsotonicEmbedding, IsotonicLayer, parameter_groups
 
 
 def __getattr__(name: str) -> Any:

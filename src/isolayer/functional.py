@@ -12,6 +12,7 @@ the grid's bounds, :math:`\Delta` its step, :math:`w` the bucket weights, :math:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -139,7 +140,7 @@ def _ends(curves: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 def _exported(x: Tensor, curves: Tensor, rows: Tensor, grid: Grid) -> Tensor:
     """The formula in operations that every exporter knows."""
-    place = grid.place(x)
+    place: Tensor = grid.place(x)
     index = place.int().clamp(1, grid.buckets - 1) + rows.to(torch.int32) * curves.shape[-1]
     start, end = _ends(curves, index)
     return start + place.frac() * (end - start)
@@ -156,10 +157,10 @@ def _compiled(x: Tensor, curves: Tensor, rows: Tensor, grid: Grid) -> Tensor:
     place = torch.fmin(torch.fmax(place, x.new_ones(())), x.new_full((), end_))
     bucket = place.to(torch.int16) if grid.buckets < 2**15 else place.int()
     index, flat = bucket.long() + rows.long() * curves.shape[-1], curves.reshape(-1)
-    take = torch.ops.aten._unsafe_index.Tensor
-    start: Tensor = take(flat, [index])
-    end: Tensor = take(flat[1:], [index])
-    return torch.where(x.isnan(), x, start + place.frac() * (end - start))
+    take: Callable[[Tensor, list[Tensor]], Tensor] = torch.ops.aten._unsafe_index.Tensor
+    start, end = take(flat, [index]), take(flat[1:], [index])
+    value = start + place.frac() * (end - start)
+    return torch.where(x.isnan(), x, value)
 
 
 def _inside(grad: Tensor, x: Tensor, grid: Grid) -> Tensor:

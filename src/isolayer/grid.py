@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
@@ -94,8 +93,8 @@ class Grid:
             place = x * x.dtype.type(scale)
             place += x.dtype.type(shift)
             return np.clip(place, 1, np.nextafter(place.dtype.type(end), place.dtype.type(0)), out=place)
-        place = torch.add(x.new_full((), shift), x, alpha=scale)  # one pass where x * scale + shift takes two
-        return place.clamp_(1.0, end * (1 - torch.finfo(x.dtype).eps))
+        place = x.new_full((), shift).add(x, alpha=scale)  # one pass where x * scale + shift takes two
+        return place.clamp_(1.0, end * (1 - (2.0**-23 if x.dtype.itemsize == 4 else 2.0**-52)))
 
     def locate(self, x: Any) -> tuple[Any, Any]:
         """Bucket of each value (eq. 3) and how far into it the value is, in steps.
@@ -107,6 +106,7 @@ class Grid:
         Returns:
             Buckets in ``1 .. buckets - 1`` (32-bit integers) and fractions in ``[0, 1)``, of the shape of ``x``.
 
+        >>> import torch
         >>> Grid(lower=0, upper=2, step=1).locate(torch.tensor([1.5]))
         (tensor([2], dtype=torch.int32), tensor([0.5000]))
         """

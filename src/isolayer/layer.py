@@ -167,7 +167,7 @@ class IsotonicLayer(nn.Module):
 
     @torch.no_grad()
     def curve(self) -> tuple[Tensor, Tensor]:
-        """Each unit's curve as points: ``x`` at the knots from lower to upper, ``[buckets]``, and ``y [units, buckets]``.
+        """Each unit's curve as points: ``x`` at the knots from lower to upper, ``[buckets]``; ``y [units, buckets]``.
 
         >>> x, y = IsotonicLayer(grid=Grid(lower=0, upper=1, step=1)).curve()
         >>> x, y

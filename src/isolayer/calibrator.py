@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
@@ -98,6 +98,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         rows = self._rows(X, reset=True)
         labels = self._labels(y, None, len(rows.logit))
         self.histogram_, self._latest = self._histogram(rows, labels, sample_weight, latest=None)
+        _refuse_one_class(self.histogram_)
         return self._refit()
 
     def partial_fit(
@@ -154,7 +155,8 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class of each row, shape ``[n]``."""
-        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(np.int64)])
+        positive = self.decision_function(X) > 0
+        return np.asarray(self.classes_[positive.astype(np.int64)])
 
     def transform(self, X: Any) -> Floats:
         """Probability of the positive class as one column, shape ``[n, 1]``."""
@@ -174,7 +176,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
-        tags.input_tags.one_d_array = True
+        tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, False  # of two dimensions, one column at most
         return tags
 
     @property
@@ -209,18 +211,29 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         """Read X; at a fit (``reset``) remember its columns, otherwise hold it against those."""
         names = column_names(X)
         if names is None:
-            if self.contexts or isinstance(self.negative_rate, str) or isinstance(self.half_life, tuple):
+            if self._named():
                 raise InputError(
                     f"X: expected a frame with the columns {self._named()}, got an array; give a frame or a dict"
                 )
-            scores, width = _one_column(X, type(self).__name__), 1
+            scores = self._scores(X, reset=reset)
         else:
-            scores, width = numbers("score", column(X, self._score_name(names))), len(names)
-        self._remember(names, width, reset=reset)
+            scores = numbers("score", column(X, self._score_name(names)))
+            if reset:
+                self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
         context = {name: column(X, name) for name in self.contexts}
         if self.missing == "error":
             refuse_missing(context)
         return _Rows(self._logits(scores), context, X if names is not None else {})
+
+    def _scores(self, X: Any, *, reset: bool) -> Floats:
+        """Scores of an array ``[n]`` or ``[n, 1]``."""
+        array = check_array(X, accept_sparse=False, ensure_2d=False, dtype=np.float64, input_name="X", estimator=self)
+        if array.ndim != 1 and array.shape[1:] != (1,):
+            raise InputError(f"X: expected scores of shape [n] or [n, 1], got {array.shape}; give one column of scores")
+        if reset:
+            self.n_features_in_ = 1
+            self.__dict__.pop("feature_names_in_", None)
+        return np.asarray(array.reshape(-1))
 
     def _named(self) -> list[str]:
         """Columns with a meaning of their own; the score is none of these."""
@@ -238,19 +251,6 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         raise InputError(
             f"X: expected one column besides {self._named()}, or one called 'score', got {rest}; select the columns"
         )
-
-    def _remember(self, names: list[str] | None, width: int, *, reset: bool) -> None:
-        if reset:
-            self.n_features_in_ = width
-            if names is not None:
-                self.feature_names_in_ = np.array(names, dtype=object)
-            elif hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-        elif names is None and width != self.n_features_in_:
-            raise InputError(
-                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input"
-            )
 
     def _logits(self, scores: Floats) -> Floats:
         if self.scale == "logit":
@@ -272,8 +272,8 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         known = found if classes is None else np.unique(np.asarray(classes))
         if len(known) > 2:
             raise InputError(
-                f"y: expected two classes, got {len(known)}: {known[:5].tolist()}; Only binary classification is "
-                "supported: fit one calibrator a class"
+                f"y: expected two classes, got {len(known)}: {known[:5].tolist()}; fit one calibrator a class. "
+                f"Only binary classification is supported. The type of the target is {type_of_target(labels)}."
             )
         if len(known) < 2:
             raise InputError(
@@ -335,11 +335,8 @@ class _Rows(NamedTuple):
     frame: Any
 
 
-def _one_column(X: Any, owner: str) -> Floats:
-    """Scores of an array ``[n]`` or ``[n, 1]``."""
-    array = check_array(X, ensure_2d=False, dtype=np.float64, input_name="X", estimator=owner, ensure_all_finite=True)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise InputError(f"X: expected scores of shape [n] or [n, 1], got {array.shape}; give one column of scores")
-    return np.asarray(array)
+def _refuse_one_class(histogram: Histogram) -> None:
+    """Raise when the rows that weigh anything are of one class."""
+    positive, weight = histogram.positive.sum(), histogram.weight.sum()
+    if not 0 < positive < weight:
+        raise InputError("sample_weight: expected rows of each class to weigh something, got one class only; check it")

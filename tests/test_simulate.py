@@ -140,8 +140,9 @@ def test_plackett_luce_shows_first_by_softmax():
         np.testing.assert_allclose(np.bincount(first) / shape[0], softmax / softmax.sum(), atol=0.005)
 
 
-def test_grades_have_their_shares():
-    log = Feed(logger=BY_NOISE, tasks=()).log(30_000)
+@pytest.mark.parametrize("hidden", [0.3, 0.8])
+def test_grades_have_their_shares(hidden):
+    log = Feed(population=Population(hidden=hidden), logger=BY_NOISE, tasks=()).log(30_000)
     np.testing.assert_allclose(np.bincount(log["grade"]) / 300_000, GRADE_SHARES, atol=0.02)
 
 

@@ -79,7 +79,8 @@ class Population:
         return self._along(self._weights(name))
 
     def _weights(self, name: str) -> NDArray[np.float64]:
-        return np.random.default_rng([self.seed, 3, *name.encode()]).standard_normal(self.item_traits.shape[1] - 1)
+        columns = self.features - self.user_columns - 1
+        return np.random.default_rng([self.seed, 3, *name.encode()]).standard_normal(columns)
 
     def _along(self, weights: NDArray[np.float64]) -> Single:
         return np.asarray(self.item_traits[:, :-1] @ (weights / np.linalg.norm(weights)), dtype=np.float32)

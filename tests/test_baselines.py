@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,6 +164,27 @@ def test_network_is_monotone_seeded_weighted_and_learns_contexts():
     weight = np.repeat([1.0, 0.0], len(y))
     ignoring = MonotoneNetworkCalibrator(("segment",), **options).fit(both, wrong, weight)
     assert np.abs(ignoring.predict_proba(X) - fitted.predict_proba(X)).mean() < 0.03
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_frames_of_every_kind_and_arrays_agree(method):
+    X, y, _ = rows(8)
+    columns = {"raw": X["score"].to_numpy(), "segment": X["segment"].to_numpy()}
+    expected = method(("segment",)).fit(X, y).predict_proba(X)
+    for make in (dict, pa.table, pl.DataFrame):
+        np.testing.assert_array_equal(method(("segment",)).fit(make(columns), y).predict_proba(make(columns)), expected)
+    alone = method().fit(X[["score"]], y).predict_proba(columns["raw"])
+    np.testing.assert_array_equal(method().fit(columns["raw"][:, None], y).predict_proba(columns["raw"]), alone)
+
+
+def test_a_frame_without_a_plain_score_is_refused():
+    X, y, _ = rows(9)
+    with pytest.raises(InputError, match=r"expected a frame with the columns \['segment'\], got an array"):
+        PlattCalibrator(("segment",)).fit(X["score"].to_numpy(), y)
+    with pytest.raises(InputError, match=r"or one called 'score', got \['one', 'two'\]; select columns"):
+        PlattCalibrator(("segment",)).fit(X.rename(columns={"score": "one"}).assign(two=1.0), y)
+    with pytest.raises(InputError, match="score: expected finite numbers, got nan in row 0"):
+        PlattCalibrator().fit([np.nan, 1.0], [0, 1])
 
 
 @pytest.mark.parametrize("method", EXACT)

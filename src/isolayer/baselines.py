@@ -24,6 +24,7 @@ from torch import Tensor
 
 from isolayer.curves import Scale, logit_of, prob_of
 from isolayer.errors import InputError
+from isolayer.frames import column, column_names, numbers
 from isolayer.keys import combine, encode, lookup
 
 Column = NDArray[np.float64]
@@ -235,9 +236,7 @@ class MonotoneNetworkCalibrator(_ByContext):
     def _logit(self, logit: Column, group: Codes) -> Column:
         parts = np.array_split(np.arange(len(logit)), max(1, -(-len(logit) // _PREDICT)))
         with torch.no_grad():
-            out = [
-                self.network_(torch.tensor(logit[p], dtype=torch.float32), torch.as_tensor(group[p])) for p in parts
-            ]
+            out = [self.network_(torch.tensor(logit[p], dtype=torch.float32), torch.as_tensor(group[p])) for p in parts]
         return torch.cat(out).double().numpy()
 
 
@@ -347,6 +346,17 @@ def _newton_step(slack: Column, slack_logit: Column, moments: list[Column], *, o
 
 
 def _read(X: Any, contexts: Sequence[str], scale: Scale) -> tuple[Column, dict[str, Any]]:
-    context = {name: X[name] for name in contexts}
-    score = np.asarray(X["score"] if contexts or hasattr(X, "columns") else X, float).reshape(-1)
-    return (logit_of(score) if scale == "prob" else score), context
+    # logits and context columns; the score is the column called so, or the only one that is no context
+    names = column_names(X)
+    if names is None:
+        if contexts:
+            raise InputError(f"X: expected a frame with the columns {list(contexts)}, got an array; give a frame")
+        score = numbers("score", X).reshape(-1)
+    else:
+        rest = [name for name in names if name not in contexts]
+        if "score" not in rest and len(rest) != 1:
+            raise InputError(
+                f"X: expected one column besides {list(contexts)}, or one called 'score', got {rest}; select columns"
+            )
+        score = numbers("score", column(X, "score" if "score" in rest else rest[0]))
+    return (logit_of(score) if scale == "prob" else score), {name: column(X, name) for name in contexts}

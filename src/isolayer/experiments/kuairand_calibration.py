@@ -1,0 +1,216 @@
+"""KuaiRand by tab: a click model that is right on the whole and wrong on every surface, repaired by each calibrator.
+
+A gradient-boosted model, blind to the tab, learns clicks on the first half of the April days; calibrators are fitted by
+tab on the second half and judged on May, with intervals by resampling rows:
+
+    log_loss, ne    of all rows
+    ece             of all rows: tabs that err in opposite directions cancel
+    ece_by_tab      within each tab, averaged by rows: nothing cancels
+    oe_error        mean over tabs of abs(O/E - 1)
+
+Numbers only; pictures and sentences belong to whoever reports them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer import metrics
+from isolayer.baselines import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator, TemperatureCalibrator
+from isolayer.calibrator import IsotonicCalibrator
+from isolayer.curves import prob_of
+from isolayer.datasets import kuairand
+from isolayer.errors import MissingExtra, need
+
+Column = NDArray[np.float64]
+FITTED_FROM, TESTED_FROM = 20220428, 20220501  # days: the model before, the calibrators between, the test after
+SMALLEST_TAB = 200  # test rows of a tab whose O/E counts
+BINS = 15
+_PRIOR_ROWS = 10  # how many rows of the mean rate a past rate starts from
+_NUMBERS = (
+    *("register_days", "follow_user_num", "fans_user_num", "friend_user_num"),
+    *("is_lowactive_period", "is_live_streamer", "is_video_author"),
+    *("video_duration", "server_width", "server_height", "music_type"),
+    *(f"onehot_feat{i}" for i in range(18)),
+)
+_CODES = ("user_active_degree", "video_type", "upload_type", "tag", "upload_dt")
+
+
+def run(path: str | Path, *, resamples: int = 200, seed: int = 0) -> dict[str, Any]:
+    """The whole study on the KuaiRand files under ``path``.
+
+    Returns:
+        ``methods``: the metrics of each, with intervals, and O/E by tab; ``ours_minus``: paired differences with
+        intervals; ``best_or_tied``: by metric, whether no other is better beyond its interval.
+    """
+    columns = kuairand(path)
+    day, tab, label = columns["date"], columns["tab"].astype(np.int64), columns["is_click"].astype(np.int64)
+    model, fitted, tested = day < FITTED_FROM, (day >= FITTED_FROM) & (day < TESTED_FROM), day >= TESTED_FROM
+    logit = click_logit(features(columns), label, model, seed=seed)
+    probs = calibrated(logit, tab, label, fitted, tested)
+    judged = judge(probs, label[tested], tab[tested], resamples=resamples, seed=seed)
+    counts = {"model": int(model.sum()), "fitted": int(fitted.sum()), "tested": int(tested.sum())}
+    return {"rows": counts, "auc": metrics.auc(logit[tested], label[tested]), "seed": seed, **judged}
+
+
+def features(columns: dict[str, NDArray[Any]]) -> Column:
+    """What the click model may see: user, video and hour, never the tab nor an outcome; shape ``[n, features]``."""
+    codes = [np.unique(columns[name].astype(str), return_inverse=True)[1] for name in _CODES if name in columns]
+    numbers = [columns[name] for name in _NUMBERS if name in columns]
+    past = [past_rate(columns, name) for name in ("user_id", "video_id", "author_id")]
+    return np.stack([*numbers, *codes, *past, columns["hourmin"] // 100], axis=1).astype(float)
+
+
+def past_rate(columns: dict[str, NDArray[Any]], name: str) -> Column:
+    """Click rate of each row's user, video or author on the days before it, as far as the model's days go; ``[n]``."""
+    day, label = columns["date"], columns["is_click"].astype(float)
+    keys, code = np.unique(columns[name], return_inverse=True)
+    clicks, shown, rate = np.zeros(len(keys)), np.zeros(len(keys)), np.empty(len(day))
+    mean = label[day < FITTED_FROM].mean()
+    for one in np.unique(day):
+        today = day == one
+        rate[today] = ((clicks + _PRIOR_ROWS * mean) / (shown + _PRIOR_ROWS))[code[today]]
+        if one < FITTED_FROM:
+            clicks += np.bincount(code[today], label[today], len(keys))
+            shown += np.bincount(code[today], minlength=len(keys))
+    return rate
+
+
+def click_logit(table: Column, label: NDArray[np.int64], train: NDArray[np.bool_], *, seed: int) -> Column:
+    """Logits of a gradient-boosted model fitted on the rows of ``train``, for all rows."""
+    try:
+        lightgbm = need("lightgbm", "dev")
+    except MissingExtra:
+        ensemble = need("sklearn.ensemble", "sklearn")
+        booster = ensemble.HistGradientBoostingClassifier(learning_rate=0.05, max_iter=200, random_state=seed)
+        return np.asarray(booster.fit(table[train], label[train]).decision_function(table))
+    booster = lightgbm.LGBMClassifier(learning_rate=0.05, n_estimators=200, random_state=seed, verbose=-1)
+    booster.fit(table[train], label[train])
+    return np.asarray(booster.predict(table, raw_score=True))
+
+
+def calibrated(
+    logit: Column,
+    tab: NDArray[np.int64],
+    label: NDArray[np.int64],
+    fitted: NDArray[np.bool_],
+    tested: NDArray[np.bool_],
+) -> dict[str, Column]:
+    """Test probabilities of the raw model, of every baseline over all rows and by tab, and of ours."""
+    probs = {"raw": prob_of(logit[tested])}
+    named: dict[str, Any] = {
+        "temperature": TemperatureCalibrator,
+        "platt": PlattCalibrator,
+        "isotonic": PavaCalibrator,
+        "network": MonotoneNetworkCalibrator,
+    }
+    models = {name: make() for name, make in named.items()}
+    models |= {f"{name} by tab": make(("tab",)) for name, make in named.items()}
+    for name, model in {**models, "ours": IsotonicCalibrator(("tab",))}.items():
+        columns = {"score": logit, "tab": tab} if model.contexts else {"score": logit}
+        model.fit({key: column[fitted] for key, column in columns.items()}, label[fitted])
+        probs[name] = model.predict_proba({key: column[tested] for key, column in columns.items()})[:, 1]
+    return probs
+
+
+def judge(
+    probs: dict[str, Column], label: NDArray[np.int64], tab: NDArray[np.int64], *, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Metrics of every method, and of ours minus each other one over the same resampled rows."""
+    draws = _draws(len(label), resamples, seed)
+    sampled = {name: _sampled(prob, label, tab, draws) for name, prob in probs.items()}
+    methods = {
+        name: {
+            "log_loss": metrics.log_loss(prob, label),
+            "ne": metrics.normalised_entropy(prob, label),
+            "ece": metrics.ece(prob, label, bins=BINS),
+            "ece_by_tab": _ece_by_tab(prob, label, tab),
+            "oe_error": _oe_error(prob, label, tab),
+            "interval": {metric: _interval(values) for metric, values in sampled[name].items()},
+            "observed_over_expected": _by_tab(prob, label, tab),
+        }
+        for name, prob in probs.items()
+    }
+    minus = {
+        name: {metric: _interval(sampled["ours"][metric] - values) for metric, values in sampled[name].items()}
+        for name in probs
+        if name != "ours"
+    }
+    held = {metric: all(one[metric][0] <= 0 for one in minus.values()) for metric in sampled["ours"]}
+    return {"methods": methods, "ours_minus": minus, "best_or_tied": held}
+
+
+def _draws(rows: int, resamples: int, seed: int) -> NDArray[np.float32]:
+    # how often each row is in each resample, [resamples, rows]
+    rng = np.random.default_rng(seed)
+    drawn = (np.bincount(rng.integers(0, rows, rows), minlength=rows) for _ in range(resamples))
+    return np.stack([counts.astype(np.float32) for counts in drawn])
+
+
+def _sampled(
+    prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64], draws: NDArray[np.float32]
+) -> dict[str, Column]:
+    # every metric on every resample, [resamples]
+    clipped = prob.clip(1e-15, 1 - 1e-15)
+    loss = (draws @ np.where(label == 1, -np.log(clipped), -np.log1p(-clipped)).astype(np.float32)) / len(label)
+    rate = (draws @ label.astype(np.float32)) / len(label)
+    residual = (label - prob).astype(np.float32)
+    together, by_tab = _mass_bins(prob, np.zeros_like(tab)), _mass_bins(prob, tab)
+    observed, expected = _summed(draws, label.astype(np.float32), tab), _summed(draws, prob.astype(np.float32), tab)
+    large = _large(tab)
+    return {
+        "log_loss": loss.astype(float),
+        "ne": (loss / -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))).astype(float),
+        "ece": np.abs(_summed(draws, residual, together)).sum(1) / len(label),
+        "ece_by_tab": np.abs(_summed(draws, residual, by_tab)).sum(1) / len(label),
+        "oe_error": np.abs(observed[:, large] / expected[:, large] - 1).mean(1),
+    }
+
+
+def _summed(draws: NDArray[np.float32], column: NDArray[np.float32], code: NDArray[np.int64]) -> Column:
+    # sums of a column by code in every resample, [resamples, codes]
+    onehot = np.zeros((len(code), int(code.max()) + 1), np.float32)
+    onehot[np.arange(len(code)), code] = column
+    return (draws @ onehot).astype(float)
+
+
+def _mass_bins(prob: Column, tab: NDArray[np.int64]) -> NDArray[np.int64]:
+    # bins of equal numbers of rows within each tab, numbered tab after tab
+    order = np.lexsort((prob, tab))
+    sizes = np.bincount(tab)
+    first = np.cumsum(sizes) - sizes
+    rank = np.empty(len(tab), np.int64)
+    rank[order] = np.arange(len(tab)) - first[tab[order]]
+    return np.asarray(tab * BINS + rank * BINS // sizes[tab])
+
+
+def _ece_by_tab(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) -> float:
+    return float(np.abs(np.bincount(_mass_bins(prob, tab), label - prob)).sum() / len(label))
+
+
+def _large(tab: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.bincount(tab) >= SMALLEST_TAB)
+
+
+def _oe_error(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) -> float:
+    large, observed, expected = _large(tab), np.bincount(tab, label), np.bincount(tab, prob)
+    return float(np.abs(observed[large] / expected[large] - 1).mean())
+
+
+def _by_tab(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) -> dict[str, dict[str, float]]:
+    table = metrics.observed_over_expected(prob, label, tab)
+    columns = zip(table.context.tolist(), table.weight, table.ratio, table.lower, table.upper, strict=True)
+    return {
+        str(key): {"rows": float(rows), "ratio": float(ratio), "lower": float(lower), "upper": float(upper)}
+        for key, rows, ratio, lower, upper in columns
+        if rows >= SMALLEST_TAB
+    }
+
+
+def _interval(values: Column) -> tuple[float, float]:
+    lower, upper = np.quantile(values, [0.025, 0.975])
+    return float(lower), float(upper)

@@ -392,6 +392,14 @@ def test_common_random_numbers_leave_only_the_order():
     assert arms["a"].sessions.sum() == 5_000
 
 
+def test_with_common_random_numbers_taste_stays_with_the_item():
+    feed = Feed(population=SMALL, behaviour=PositionBased(eta=0.0))  # all is seen, so order can change nothing
+    policies = {"up": lambda x: x[:, 5], "down": lambda x: -x[:, 5]}
+    arms = closed_loop(feed, policies, sessions=2_000, common_random_numbers=True)
+    for task in feed.task_names:
+        np.testing.assert_array_equal(arms["up"].totals[task], arms["down"].totals[task])
+
+
 def test_a_seed_is_a_test():
     feed = Feed(population=SMALL, tasks=())
     one, same, other = (closed_loop(feed, {"a": lambda x: x[:, 5]}, 500, seed=seed)["a"] for seed in (1, 1, 2))

@@ -32,7 +32,7 @@ def debias_feed(
     """
     behaviours: dict[str, Behaviour] = {"position": PositionBased(), "trust": Trust()}
     loggers = {
-        "spurious": Logger(relevance=0.0, spurious=1.0, temperature=0.0 if deterministic else 0.3),
+        "spurious": Logger(relevance=0.0, spurious=1.0, temperature=0.0 if deterministic else 0.5),
         "informed": Logger(
             relevance=0.0, spurious=0.0, grade=0.7, noise=0.35, temperature=0.0 if deterministic else 0.2
         ),

@@ -1,0 +1,249 @@
+"""What a log allows, before training; whether debiasing was right for it, after. Numbers, and sentences that say them.
+
+    overlap          can the effect of position be told from the log at all?
+    after_training   is the model calibrated where items were shown, does its curve agree with the log, did the logger
+                     know what the features lack, and what alpha to try
+
+Pure functions of numpy columns; every result prints as plain sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.debias.harvest import (
+    Harvested,
+    components,
+    effective_rows,
+    harvest_table,
+    logger_score,
+    quantile_buckets,
+    unit_table,
+)
+from isolayer.debias.logger import LoggerTest, logger_test
+from isolayer.errors import InputError
+from isolayer.metrics import ObservedOverExpected, observed_over_expected
+from isolayer.metrics.rows import Floats, finite, probs
+
+_TOLD = 0.2  # an effect of position counts as told when its relative standard error is at most this
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Whether a log tells the effect of position; columns ``[positions]``.
+
+    Args:
+        by: What was compared across positions: ``"items"`` or ``"feature cells"``.
+        units: How many of those there are, and how many of them stood at several positions.
+        shared_units: Those that stood at several positions.
+        shared_rows: Share of rows that are theirs.
+        rows: Rows at each position.
+        effective_rows: Comparisons each position takes part in, see `harvest.effective_rows`.
+        part: Part of the graph each position is in; within a part, units tie the positions together.
+        harvested: The effect of position, by those units.
+    """
+
+    by: str
+    units: int
+    shared_units: int
+    shared_rows: float
+    rows: Floats
+    effective_rows: Floats
+    part: NDArray[np.intp]
+    harvested: Harvested
+
+    @property
+    def connected(self) -> bool:
+        """Whether units tie all positions together."""
+        return bool((self.part == 0).all())
+
+    @property
+    def estimable(self) -> bool:
+        """Whether every position's effect is told to about 20% or better."""
+        return self.connected and bool((self.harvested.log_error <= _TOLD).all())
+
+    def __str__(self) -> str:
+        weakest = int(self.effective_rows.argmin())
+        position = self.harvested.position
+        shared = f"{self.shared_units:,} of {self.units:,} {self.by} stood at more than one position"
+        least = f"Position {position[weakest]} is compared least: its {self.rows[weakest]:,.0f} rows"
+        lines = [
+            f"{shared}: {self.shared_rows:.0%} of the rows.",
+            f"{least} count as {self.effective_rows[weakest]:,.0f}.",
+        ]
+        if not self.connected:
+            apart = ", ".join(str(key) for key in position[self.part != 0])
+            lines.append(
+                f"Nothing ties positions {apart} to position {position[0]}: their effects cannot be compared. Shuffle "
+                "a share of the traffic, or give coarser features."
+            )
+        elif not self.estimable:
+            vague = ", ".join(str(key) for key in position[self.harvested.log_error > _TOLD])
+            lines.append(f"The effects of positions {vague} are told to worse than {_TOLD:.0%}: use more rows.")
+        else:
+            low, high = self.harvested.interval()
+            lines.append(
+                f"The effect of position can be told from this log: from position {position[0]} to {position[-1]} the "
+                f"rate goes to {self.harvested.ratio[-1]:.3f} of itself ({low[-1]:.3f} to {high[-1]:.3f})."
+            )
+        return "\n".join(lines)
+
+
+def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None, cells: int = 200) -> Overlap:
+    """Whether the same item, or the same feature cell, was shown at several positions, and what that tells.
+
+    Args:
+        position: Where each row was shown, ``[n]``.
+        label: 0 or 1, ``[n]``.
+        item: What was shown, ``[n]``; or give ``features``.
+        features: Shape ``[n, features]``: rows are compared that the logger's score, as far as the features tell it,
+            puts into the same of ``cells`` quantiles.
+        cells: Number of those quantiles.
+
+    >>> result = overlap([0, 1, 2, 2] * 50, [1, 0, 1, 0] * 50, item=["a", "a", "b", "b"] * 50)
+    >>> result.connected, result.effective_rows.tolist()
+    (False, [25.0, 25.0, 0.0])
+    """
+    if (item is None) == (features is None):
+        raise InputError("overlap: expected item or features, got both or neither; name one column to compare by")
+    if cells < 1:
+        raise InputError(f"cells: expected at least 1, got {cells}; try 200")
+    unit = item
+    if features is not None:
+        score = logger_score(features, position)
+        unit = quantile_buckets(score, min(cells, max(1, len(score) // (4 * len(np.unique(position))))))
+    shown, events, keys = unit_table(unit, position, label)
+    shared = (shown > 0).sum(1) > 1
+    return Overlap(
+        "items" if features is None else "feature cells",
+        len(shown),
+        int(shared.sum()),
+        float(shown[shared].sum() / shown.sum()),
+        shown.sum(0),
+        effective_rows(shown),
+        components(shown),
+        harvest_table(shown, events, keys),
+    )
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a trained model's log says of it.
+
+    Args:
+        by_context: Observed over expected by context and score bucket; intervals hold for all of them together.
+        by_position: The same by position alone.
+        learned: The model's effect of position, rate over that of the first, ``[positions]``; or None.
+        harvested: The log's own, see `overlap`; or None.
+        logger: Whether the logger knew what the features lack; None where lists are not known.
+    """
+
+    by_context: ObservedOverExpected
+    by_position: ObservedOverExpected
+    learned: Floats | None
+    harvested: Harvested | None
+    logger: LoggerTest | None
+
+    @property
+    def miscalibrated(self) -> NDArray[np.bool_]:
+        """Contexts and score buckets where observed over expected differs from 1, ``[contexts]``."""
+        return np.asarray((self.by_context.lower > 1) | (self.by_context.upper < 1))
+
+    @property
+    def curve_differs(self) -> NDArray[np.bool_]:
+        """Positions where the learned effect is 10% and three standard errors from the harvested, ``[positions]``."""
+        if self.learned is None or self.harvested is None:
+            return np.zeros(0, dtype=np.bool_)
+        gap = np.abs(np.log(np.maximum(self.learned, 1e-300)) - np.log(self.harvested.ratio))
+        return np.asarray((gap > np.maximum(np.log(1.1), 3 * self.harvested.log_error)) & np.isfinite(gap))
+
+    @property
+    def alpha(self) -> float:
+        """The joint alpha to try: 0 where debiasing is safe."""
+        return 0.0 if self.logger is None else self.logger.alpha
+
+    def __str__(self) -> str:
+        ratio, off = self.by_context.ratio, self.miscalibrated
+        low, high = self.by_position.ratio.min(), self.by_position.ratio.max()
+        lines = [f"Observed over expected by position: {low:.2f} to {high:.2f}."]
+        if off.any():
+            worst = int(np.argmax(np.where(off, np.abs(np.log(np.maximum(ratio, 1e-9))), -1)))
+            where = ", ".join(f"{name} {column[worst]}" for name, column in self.by_context.context.items())
+            lines.append(
+                f"{off.sum()} of {len(off)} contexts and score buckets differ from 1; the worst is {where}: "
+                f"{ratio[worst]:.2f} ({self.by_context.lower[worst]:.2f} to {self.by_context.upper[worst]:.2f})."
+            )
+        else:
+            lines.append(f"None of {len(off)} contexts and score buckets differs from 1.")
+        if self.learned is not None and self.harvested is not None:
+            names = ", ".join(str(key) for key in self.harvested.position[self.curve_differs])
+            lines.append(
+                f"The learned effect of position differs from the harvested one at positions {names}: train longer, or "
+                "check that curves learn at ten times the backbone's rate."
+                if names
+                else "The learned effect of position agrees with the one harvested from the log."
+            )
+        lines.append("No lists were given, so the logger was not tested." if self.logger is None else str(self.logger))
+        return "\n".join(lines)
+
+
+def after_training(
+    label: Any,
+    observed_prob: Any,
+    relevance_logit: Any,
+    context: Mapping[str, Any],
+    *,
+    session: Any = None,
+    features: Any = None,
+    learned: Any = None,
+    buckets: int = 5,
+) -> Diagnosis:
+    """What the log says of a trained model: one task, best on rows it was not trained on.
+
+    Args:
+        label: 0 or 1, ``[n]``.
+        observed_prob: What the model expects in the context it was shown in, ``[n]``.
+        relevance_logit: What the model ranks by, ``[n]``.
+        context: Columns ``[n]`` of each context feature, ``"position"`` among them.
+        session: The list each row is of, ``[n]``, to test the logger.
+        features: What the model was given, ``[n, features]``, to test the logger and harvest the effect of position.
+        learned: The model's effect of position, see `position_effect`, to compare with the harvested one.
+        buckets: Quantiles of the relevance logit by which observed over expected is shown.
+    """
+    if "position" not in context:
+        raise InputError(f"context: expected a column 'position', got {sorted(context)}; rename or add it")
+    prob, position = probs(observed_prob, "observed_prob"), context["position"]
+    crossed = dict(context) | {"score_bucket": quantile_buckets(finite("relevance_logit", relevance_logit), buckets)}
+    cells = len(observed_over_expected(prob, label, crossed).ratio)
+    seen = overlap(position, label, features=features).harvested if features is not None else None
+    if learned is not None and seen is not None and len(np.asarray(learned)) != len(seen.position):
+        raise InputError(f"learned: expected {len(seen.position)} positions, got {len(learned)}; align them")
+    return Diagnosis(
+        observed_over_expected(prob, label, crossed, level=1 - 0.05 / cells),
+        observed_over_expected(prob, label, position),
+        None if learned is None else finite("learned", learned),
+        seen,
+        None if session is None else logger_test(label, prob, relevance_logit, position, session, features=features),
+    )
+
+
+def position_effect(curves: Any, event_logit: Any, context: Mapping[str, Any], *, task: str = "click") -> Floats:
+    """A model's effect of position: the mean rate if every row stood at each position, over that at the first.
+
+    Args:
+        curves: What `DualHead.curves` returns.
+        event_logit: The relevance logit of each row (negated for a decreasing task), ``[n]``.
+        context: Columns ``[n]`` of each context feature, ``"position"`` among them.
+        task: Which of the curves.
+    """
+    logit = finite("event_logit", event_logit)
+    rates = []
+    for position in np.unique(context["position"]):
+        moved = dict(context) | {"position": np.full(len(logit), position), "task": np.full(len(logit), task)}
+        rates.append(float(curves.predict(logit, moved).mean()))
+    return np.asarray(rates) / rates[0]

@@ -1,0 +1,168 @@
+"""Did the logger know what the features lack? A test from the log, the model and who competed with whom.
+
+Where it did, position tells of relevance, a naive model gains by it, and removing the effect of position hurts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.debias.harvest import logger_score, quantile_buckets
+from isolayer.errors import InputError
+from isolayer.metrics.rows import Floats, codes, finite, labels, probs, same_length, summed
+from isolayer.metrics.sums import over
+
+FIRES = 3.0  # the statistic is standard normal when the logger knows nothing more: one false alarm in 741 logs
+INFORMED_ALPHA = 0.5  # within .001 nDCG of naive, or above it, on the better-informed loggers of `simulate`
+_CELL_ROWS = 25  # rows a cell of (position, logger's score, relevance) should have
+_MOST_BUCKETS = 20
+_SPARE = 0.05  # no row counts more than 20-fold for being almost certain
+
+
+@dataclass(frozen=True)
+class LoggerTest:
+    """Whether the logger knew what the features lack.
+
+    Args:
+        statistic: Standard normal when it did not; large when it did.
+        effect: Relative change of the label rate for one standard deviation of surprise.
+        smallest: The effect that this log would have shown.
+    """
+
+    statistic: float
+    effect: float
+    smallest: float
+
+    @property
+    def fires(self) -> bool:
+        """Whether the warning is given."""
+        return self.statistic > FIRES
+
+    @property
+    def p_value(self) -> float:
+        """Chance of such a statistic when the logger knew nothing more."""
+        return 1 - NormalDist().cdf(self.statistic)
+
+    @property
+    def alpha(self) -> float:
+        """The joint alpha to try: 0 where debiasing is safe."""
+        return INFORMED_ALPHA if self.fires else 0.0
+
+    def __str__(self) -> str:
+        numbers = f"statistic {self.statistic:.1f}, fires above {FIRES:.0f}; effect {self.effect:+.1%}"
+        if self.fires:
+            return (
+                f"Warning: items ranked higher than their features explain earn more labels than the model expects at "
+                f"their position ({numbers}). The logger knew what the features lack, and removing the effect of "
+                f"position removes that too. Add what the logger knew to the features, or try anchor='joint' with "
+                f"alpha={self.alpha}, beta={1 - self.alpha}."
+            )
+        return (
+            f"No sign that the logger knew what the features lack ({numbers}; {self.smallest:.1%} would have been "
+            "seen): use alpha=0, or anchor='detached'."
+        )
+
+
+def logger_test(
+    label: Any, observed_prob: Any, relevance_logit: Any, position: Any, session: Any, *, features: Any = None
+) -> LoggerTest:
+    r"""Test whether the logged position still predicts labels beyond relevance and the effect of position.
+
+    A curve a position can explain any effect of position, that of a better-informed logger included, so the labels by
+    position alone say nothing. But an item's position also depends on what it was ranked against. If the logger ranked
+    by the features and chance, then of two items alike in features and position, the one with the stronger competitors
+    is as good as the other; if it knew more, the one that held its position against them is better.
+
+    The surprise of a row is the score of a Plackett-Luce model of its list,
+    :math:`1 - e^{s_i} \sum_{j \le rank_i} 1 / \sum_{l: rank_l \ge j} e^{s_l}`, with s what features and relevance tell
+    of the logger's ranking. Within cells of (position, s, relevance) and linear in both, label residuals are
+    regressed on it, with errors clustered by list. One-sided: satisfied users who stop reading give the opposite sign.
+
+    Args:
+        label: 0 or 1, ``[n]``.
+        observed_prob: What the model expects in the context it was shown in, ``[n]``.
+        relevance_logit: What the model ranks by, ``[n]``.
+        position: Where each row was shown, ``[n]``, smaller being higher.
+        session: The list each row is of, ``[n]``.
+        features: What the model was given, ``[n, features]``; by default the relevance logit alone.
+    """
+    prob = probs(observed_prob, "observed_prob")
+    rows = len(prob)
+    y, relevance, place = labels(label, rows), finite("relevance_logit", relevance_logit), finite("position", position)
+    for name, column in (("relevance_logit", relevance), ("position", place)):
+        same_length(name, column, rows)
+    list_, sessions = codes("session", session, rows)
+    at, positions = codes("position", place, rows)
+    if rows - len(sessions) < 100:
+        raise InputError(
+            f"session: expected lists of several items, {rows - len(sessions)} rows share one; use more rows"
+        )
+    told = relevance[:, None] if features is None else np.column_stack([np.asarray(features, np.float64), relevance])
+    score = logger_score(told, place, list_)
+    buckets = int(np.clip(math.sqrt(rows / (_CELL_ROWS * len(positions))), 1, _MOST_BUCKETS))
+    cell = (at * buckets + quantile_buckets(score, buckets)) * buckets + quantile_buckets(relevance, buckets)
+    linear = np.column_stack([score, relevance])
+    error = _partial(y - prob, linear, cell, at)
+    surprise = _partial(_surprise(score, place, list_), linear, cell, at)
+    return _relative_effect(error, surprise, prob, list_)
+
+
+def _relative_effect(error: Floats, surprise: Floats, prob: Floats, list_: NDArray[np.intp]) -> LoggerTest:
+    """Regression of relative errors on surprise, rows weighted by the inverse variance of a label, lists independent."""
+    spare = np.maximum(1 - prob, _SPARE)
+    gain = error * surprise / spare
+    information = float((surprise**2 * prob / spare).sum())
+    deviation = float(np.sqrt((summed(list_, gain, int(list_.max()) + 1) ** 2).sum()))
+    if not (information > 0 and deviation > 0):
+        return LoggerTest(0.0, 0.0, math.inf)
+    total, spread = float(gain.sum()), float(surprise.std())
+    return LoggerTest(total / deviation, total / information * spread, FIRES * deviation / information * spread)
+
+
+def _surprise(score: Floats, place: Floats, list_: NDArray[np.intp]) -> Floats:
+    """Plackett-Luce score residuals, with the scale of the scores that explains the lists best."""
+    order = np.lexsort((place, list_))
+    size = np.bincount(list_)
+    at = np.empty(len(score), dtype=np.intp)
+    at[order] = np.arange(len(score)) - (np.cumsum(size) - size)[list_[order]]
+    table = np.full(
+        (len(size), int(size.max())), -np.inf
+    )  # one list a row, from the top; absent items have no strength
+    table[list_, at] = score
+    table -= table.max(1, keepdims=True)
+    present = np.isfinite(table)
+
+    def residual(scale: float) -> Floats:
+        strength = np.exp(scale * table)
+        left = np.cumsum(strength[:, ::-1], axis=1)[:, ::-1]  # strength of what is not yet ranked
+        hazard = np.cumsum(1 / np.where(present, left, np.inf), axis=1)
+        return np.asarray(1 - strength * hazard)
+
+    finite_score = np.where(present, table, 0.0)
+    low, high = 0.0, 20.0 / max(float(-finite_score.min()), 1e-12)
+    for _ in range(20):  # the likelihood is concave in the scale: its slope changes sign once
+        middle = (low + high) / 2
+        low, high = (middle, high) if float((finite_score * residual(middle)).sum()) > 0 else (low, middle)
+    return np.asarray(residual((low + high) / 2)[list_, at])
+
+
+def _partial(values: Floats, linear: Floats, cell: NDArray[np.intp], at: NDArray[np.intp]) -> Floats:
+    """What is left of ``values`` after the means of the cells and, at each position, the linear columns."""
+    cells = int(cell.max()) + 1
+    count = np.bincount(cell, minlength=cells).astype(np.float64)
+
+    def centred(column: Floats) -> Floats:
+        return np.asarray(column - over(summed(cell, column, cells), count)[cell])
+
+    left = centred(values)
+    columns = np.column_stack([centred(column) for column in linear.T])
+    for position in range(int(at.max()) + 1):
+        rows = at == position
+        left[rows] -= columns[rows] @ np.linalg.lstsq(columns[rows], left[rows], rcond=None)[0]
+    return left

@@ -23,11 +23,13 @@ class Heads(NamedTuple):
         relevance_logit: What is ranked by; higher is more relevant, for a decreasing task too.
         observed_logit: Logit of the logged label in the context it was shown in.
         served_logit: Logit of the probability that would be served, context unknown.
+        event_cost: What a row's event adds to the loss, in models that weight events; None in the others.
     """
 
     relevance_logit: Tensor
     observed_logit: Tensor
     served_logit: Tensor
+    event_cost: Tensor | None = None
 
 
 def weighted_bce(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:

@@ -1,0 +1,336 @@
+r"""Other ways to take position out of a click log, under `DualHead`'s interface, to compare with and to start from.
+
+    Naive               the label is relevance
+    AdditiveTower       logit P = r + b(context)
+    Pal                 P = e(context) sigma(r)
+    PositionAsFeature   the backbone reads the context; one fixed context at serving
+    PositionDropout     the same, hidden at random in training and always at serving
+    post_hoc            Platt scaling or isotonic regression over a trained model: the ranking stays as it was
+
+Those that weight events are in `weighting`.
+
+A decreasing task, such as skip, is the opposite event of one that rises with relevance: its relevance logit still
+rises with relevance, and the model reads its negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from isolayer.debias.heads import checked_tasks
+from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
+from isolayer.debias.serving import BakedCurve, Serving
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+
+DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
+Mask = Mapping[str, Tensor] | None
+
+
+class Naive(nn.Module):
+    """The label is relevance: no bias is modelled. The other models add what they think of the context.
+
+    Args:
+        backbone: Features to ``[batch, width]``.
+        width: Width of the backbone's output.
+        tasks: Names of the labels.
+        decreasing: Tasks whose label is less likely with more relevance.
+
+    >>> model = Naive(nn.Identity(), width=2, tasks=("click",))
+    >>> model(torch.zeros(3, 2), {})["click"].observed_logit.shape
+    torch.Size([3])
+    """
+
+    sign: Tensor
+
+    def __init__(
+        self, backbone: nn.Module, *, width: int, tasks: Sequence[str] = ("click",), decreasing: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self.tasks, self.decreasing = checked_tasks(tasks, decreasing)
+        self.backbone = backbone
+        self.relevance = nn.Linear(width, len(self.tasks))
+        self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
+
+    def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """What the relevance head reads, ``[batch, width]``."""
+        hidden: Tensor = self.backbone(features)
+        return hidden
+
+    def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Logit of each label in its context, from relevance logits; both ``[batch, tasks]``."""
+        return relevance * self.sign
+
+    def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
+        """Logits of every task, for features and ids ``[batch]`` of each context feature."""
+        relevance = self.relevance(self.represent(features, context))
+        observed = self.observe(relevance, context)
+        columns = zip(relevance.unbind(1), observed.unbind(1), (relevance * self.sign).unbind(1), strict=True)
+        return {task: Heads(*logits) for task, logits in zip(self.tasks, columns, strict=True)}
+
+    def loss(
+        self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
+    ) -> Tensor:
+        """Log loss of the observed labels, summed over tasks."""
+        observed = torch.stack([outputs[task].observed_logit for task in self.tasks], dim=1)
+        label, weights = stacked_labels(self.tasks, labels, mask, weight, observed)
+        return weighted_bce(observed, label, weights).sum()
+
+    def serving(self) -> Serving:
+        """A copy that takes features alone."""
+        return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing)
+
+
+class ContextTables(nn.Module):
+    """A vector for every id of every context feature, -1 (unknown) included, zero at the start; their sum.
+
+    Args:
+        contexts: Name and number of ids of each feature.
+        dim: Size of the vectors.
+
+    >>> ContextTables({"position": 3}, 2)({"position": torch.tensor([0, -1])}).shape
+    torch.Size([2, 2])
+    """
+
+    is_curve = True  # seldom touched, so it learns at the rate of curves
+
+    def __init__(self, contexts: Mapping[str, int], dim: int) -> None:
+        super().__init__()
+        self.contexts = dict(contexts)
+        self.tables = nn.ParameterList(nn.Parameter(torch.zeros(size + 1, dim)) for size in contexts.values())
+
+    def parts(self, context: Mapping[str, Tensor]) -> list[Tensor]:
+        """The vector of each feature, ``[batch, dim]`` each."""
+        return [
+            embedding(checked_ids(name, context, size) + 1, table)
+            for (name, size), table in zip(self.contexts.items(), self.tables, strict=True)
+        ]
+
+    def forward(self, context: Mapping[str, Tensor]) -> Tensor:
+        """Their sum, ``[batch, dim]``."""
+        return torch.stack(self.parts(context)).sum(0)
+
+
+def checked_ids(name: str, context: Mapping[str, Tensor], size: int) -> Tensor:
+    """Ids of one context feature, from -1 (unknown) to ``size - 1``.
+
+    >>> checked_ids("position", {"position": torch.tensor([0, -1])}, 3)
+    tensor([ 0, -1])
+    """
+    if name not in context:
+        raise InputError(f"context: expected a tensor for {name!r}, got keys {sorted(context)}; add it, or -1s")
+    ids = context[name]
+    if ids.numel() and not torch.compiler.is_compiling():
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < -1 or high >= size:
+            raise InputError(f"context {name!r}: expected ids from -1 to {size - 1}, got {low} to {high}; map them")
+    return ids
+
+
+class AdditiveTower(Naive):
+    """A bias of each context id on the logit: ``observed = r + sum of b(id)``, dropped at serving.
+
+    >>> model = AdditiveTower(nn.Identity(), width=2, contexts={"position": 10})
+    >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
+    torch.Size([1])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        contexts: Mapping[str, int],
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
+        self.bias = ContextTables(contexts, len(self.tasks))
+
+    def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """``r + b(context)`` for the event."""
+        bias: Tensor = self.bias(context)
+        return relevance * self.sign + bias
+
+
+class Pal(Naive):
+    r"""PAL: seen and then relevant, :math:`P = \sigma(b(context))\,\sigma(r)` (Guo et al. 2019), of which r is served.
+
+    For a decreasing task this is the chance of the opposite event: a skip is whatever was not both seen and wanted.
+
+    >>> model = Pal(nn.Identity(), width=2, contexts={"position": 10})
+    >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
+    torch.Size([1])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        contexts: Mapping[str, int],
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
+        self.bias = ContextTables(contexts, len(self.tasks))
+
+    def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """The logit of the product of both chances."""
+        return product_logit(self.bias(context), relevance) * self.sign
+
+
+def product_logit(one: Tensor, two: Tensor) -> Tensor:
+    r"""Logit of :math:`\sigma(a)\,\sigma(b)`: with :math:`-\log p` and odds, :math:`-\log(e^{-a} + e^{-b} + e^{-a-b})`.
+
+    >>> product_logit(torch.tensor([0.0]), torch.tensor([0.0])).exp()  # odds of a quarter
+    tensor([0.3333])
+    """
+    return -torch.logsumexp(torch.stack([-one, -two, -one - two]), dim=0)
+
+
+class PositionAsFeature(Naive):
+    """The backbone reads the context among the features; at serving it is told one fixed context.
+
+    Args:
+        backbone: Reads the features with ``dim`` more columns for each context feature, to ``[batch, width]``.
+        width: Width of the backbone's output.
+        contexts: Name and number of ids of each feature.
+        dim: Size of the embedding of a context feature.
+        tasks: Names of the labels.
+        decreasing: Tasks whose label is less likely with more relevance.
+
+    >>> model = PositionAsFeature(nn.Linear(2 + 4, 8), width=8, contexts={"position": 10})
+    >>> model.serving()(torch.zeros(5, 2))["click"].shape
+    torch.Size([5])
+    """
+
+    served_id = 0
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        contexts: Mapping[str, int],
+        dim: int = 4,
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
+        self.embedding = ContextTables(contexts, dim)
+        for table in self.embedding.tables:
+            nn.init.normal_(table, std=0.1)
+
+    def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """The backbone over features and embedded context."""
+        hidden: Tensor = self.backbone(torch.cat([features, *self.embedding.parts(context)], dim=1))
+        return hidden
+
+    def serving(self) -> Serving:
+        """A copy that takes features alone, the context fixed inside it."""
+        ids = {name: torch.tensor([self.served_id], device=self.sign.device) for name in self.embedding.contexts}
+        with torch.no_grad():
+            constant = torch.cat(self.embedding.parts(ids), dim=1)
+        fixed = _FixedContext(self.backbone, constant)
+        return Serving(fixed, self.relevance, tasks=self.tasks, decreasing=self.decreasing)
+
+
+class _FixedContext(nn.Module):
+    constant: Tensor
+
+    def __init__(self, backbone: nn.Module, constant: Tensor) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("constant", constant)
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden: Tensor = self.backbone(torch.cat([features, self.constant.expand(len(features), -1)], dim=1))
+        return hidden
+
+
+class PositionDropout(PositionAsFeature):
+    """Position as a feature, replaced by the sentinel -1 at random in training and always at serving.
+
+    Args:
+        backbone: As in `PositionAsFeature`.
+        width: Width of the backbone's output.
+        contexts: Name and number of ids of each feature.
+        drop: Chance that a row's context is hidden; the paper tried ``DROP_RATES``.
+        dim: Size of the embedding of a context feature.
+        tasks: Names of the labels.
+        decreasing: Tasks whose label is less likely with more relevance.
+
+    >>> PositionDropout(nn.Linear(2 + 4, 8), width=8, contexts={"position": 10}, drop=0.15).drop
+    0.15
+    """
+
+    served_id = -1
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        contexts: Mapping[str, int],
+        drop: float = 0.15,
+        dim: int = 4,
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, contexts=contexts, dim=dim, tasks=tasks, decreasing=decreasing)
+        if not 0 < drop < 1:
+            raise InputError(f"drop: expected a share between 0 and 1, got {drop}; the paper's is 0.15")
+        self.drop = drop
+
+    def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """The backbone over features and context, the context of some rows hidden while training."""
+        if self.training:
+            hidden = torch.rand(len(features), device=features.device) < self.drop
+            context = {name: torch.where(hidden, -1, context[name]) for name in context}
+        return super().represent(features, context)
+
+
+def post_hoc(
+    model: Naive,
+    features: Tensor,
+    labels: Labels,
+    *,
+    method: Literal["platt", "isotonic"],
+    weight: Tensor | None = None,
+    grid: Grid | None = None,
+) -> Serving:
+    """Calibrate a trained model's probabilities after the fact, one fit a task; the relevance logits stay as they are.
+
+    Args:
+        model: Trained.
+        features: Of the rows to fit, best not those it was trained on.
+        labels: 0 or 1 of each task, ``[batch]``.
+        method: ``"platt"``, a line over the logit, or ``"isotonic"``, isotonic regression.
+        weight: Of each row.
+        grid: Where the fitted curves are kept; isotonic steps are as steep as its step.
+
+    Returns:
+        What is served, its probabilities calibrated.
+    """
+    from isolayer.baselines import PavaCalibrator, PlattCalibrator  # scikit-learn's, and asked for only here
+
+    calibrators = {"platt": PlattCalibrator, "isotonic": PavaCalibrator}
+    if method not in calibrators:
+        raise InputError(f"method: expected 'platt' or 'isotonic', got {method!r}; choose one")
+    grid = grid or Grid(step=0.05)
+    serving = model.serving()
+    outputs = serving(features)
+    weights = None if weight is None else weight.double().cpu().numpy()
+    values = []
+    for task, sign in zip(model.tasks, model.sign, strict=True):
+        logit = (outputs[task] * sign).double().cpu().numpy()
+        fitted = calibrators[method]().fit(logit, labels[task].cpu().numpy(), weights)
+        values.append(torch.from_numpy(fitted.decision_function(grid.knots)))
+    serving.curve = BakedCurve(torch.stack(values).to(model.sign), grid)
+    return serving

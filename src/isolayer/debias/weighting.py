@@ -1,0 +1,170 @@
+r"""Debiasing by weights: clicks count :math:`1/e_k`, the examination known beforehand or learned from relevance.
+
+Both models take the position-based model for true. A decreasing task is read as its opposite event: not to skip is to
+look and to want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from isolayer.debias.baselines import ContextTables, Mask, Naive, checked_ids, product_logit
+from isolayer.debias.loss import Heads, Labels, stacked_labels
+from isolayer.errors import InputError
+
+
+class InversePropensity(Naive):
+    r"""IPS: with :math:`t = y / e_k` in place of the label, the loss :math:`softplus(r) - t r` has no position bias.
+
+    Its relevance is :math:`r = logit P(y | position 0)`, since propensities are relative to position 0.
+
+    Args:
+        backbone: Features to ``[batch, width]``.
+        width: Width of the backbone's output.
+        propensity: Examination of each position relative to position 0, ``[positions]``, from `propensity`.
+        clip: Propensities below this count as this: less variance, some bias.
+        feature: The context feature that is the position.
+        tasks: Names of the labels.
+        decreasing: Tasks whose label is less likely with more relevance.
+
+    >>> model = InversePropensity(nn.Identity(), width=2, propensity=[1.0, 0.5])
+    >>> model(torch.zeros(1, 2), {"position": torch.tensor([1])})["click"].event_cost.shape
+    torch.Size([1])
+    """
+
+    factors: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        propensity: Sequence[float],
+        clip: float = 0.01,
+        feature: str = "position",
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
+        table = torch.as_tensor(propensity, dtype=torch.get_default_dtype())
+        if table.dim() != 1 or not len(table) or not bool((table > 0).all() and table.isfinite().all()):
+            raise InputError(f"propensity: expected positive numbers [positions], got {table.tolist()}; estimate them")
+        if not 0 < clip <= 1:
+            raise InputError(f"clip: expected a number in (0, 1], got {clip}; 0.01 is usual")
+        self.feature = feature
+        # Id -1, an unknown position, comes first and has weight 1.
+        self.register_buffer("factors", torch.cat([torch.ones(1), 1 / table.clamp(min=clip)]))
+
+    def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
+        """Logits of every task, and what its event would add to the loss at this position."""
+        relevance = self.relevance(self.represent(features, context))
+        factor = self.factors[checked_ids(self.feature, context, len(self.factors) - 1) + 1].unsqueeze(1)
+        chance = torch.logit(1 / factor, eps=1e-6).expand_as(relevance)  # examination is at most certain
+        observed = product_logit(chance, relevance) * self.sign
+        return _heads(self, relevance, observed, -factor * relevance)
+
+    def loss(
+        self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
+    ) -> Tensor:
+        """Weighted log loss, summed over tasks."""
+        return _cost(self, outputs, labels, mask, weight, unseen=softplus)
+
+
+class DualLearning(Naive):
+    r"""DLA: examination from relevance and relevance from examination, list by list (Ai et al. 2018).
+
+    In each list :math:`L_r = -\sum_k y_k \frac{g_0}{g_k} \log softmax(r)_k` and
+    :math:`L_g = -\sum_k y_k \frac{\rho_0}{\rho_k} \log softmax(g)_k`, where :math:`g` are the examination logits of
+    positions, the ratios are of the softmaxes, :math:`\rho_0` is of the list's first row, and weights get no gradient.
+    A softmax has no level: the served probability is not calibrated; use `post_hoc`.
+
+    Args:
+        backbone: Features to ``[batch, width]``.
+        width: Width of the backbone's output.
+        contexts: Name and number of ids of each bias feature.
+        group: The key of ``context`` that holds the list of each row; a batch holds whole lists.
+        clip: No weight is above this.
+        tasks: Names of the labels.
+        decreasing: Tasks whose label is less likely with more relevance.
+
+    >>> model = DualLearning(nn.Identity(), width=2, contexts={"position": 10})
+    >>> context = {"position": torch.tensor([0, 1]), "session": torch.tensor([7, 7])}
+    >>> model.loss(model(torch.zeros(2, 2), context), {"click": torch.tensor([0, 1])}).detach()
+    tensor(0.6931)
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        contexts: Mapping[str, int],
+        group: str = "session",
+        clip: float = 100.0,
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
+        self.examination = ContextTables(contexts, len(self.tasks))
+        self.group, self.clip = group, clip
+
+    def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
+        """Logits of every task, and what its event would add to both losses."""
+        if self.group not in context:
+            raise InputError(f"context: expected {self.group!r}, the list of each row, got {sorted(context)}; add it")
+        relevance = self.relevance(self.represent(features, context))
+        examination = self.examination(context)
+        lists, row = torch.unique(context[self.group], return_inverse=True)
+        cost = torch.zeros_like(relevance)
+        for one, other in ((relevance, examination), (examination, relevance)):
+            first = _first(other.detach(), row, len(lists))
+            ratio = (first[row] - other.detach()).exp().clamp(max=self.clip)
+            cost = cost - ratio * (one - _logsumexp(one, row, len(lists))[row])
+        return _heads(self, relevance, (relevance + examination) * self.sign, cost)
+
+    def loss(
+        self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
+    ) -> Tensor:
+        """Both losses a row, summed over tasks."""
+        return _cost(self, outputs, labels, mask, weight, unseen=torch.zeros_like)
+
+
+def _heads(model: Naive, relevance: Tensor, observed: Tensor, cost: Tensor) -> dict[str, Heads]:
+    columns = zip(*(part.unbind(1) for part in (relevance, observed, relevance * model.sign, cost)), strict=True)
+    return {task: Heads(*parts) for task, parts in zip(model.tasks, columns, strict=True)}
+
+
+def _cost(
+    model: Naive,
+    outputs: Mapping[str, Heads],
+    labels: Labels,
+    mask: Mask,
+    weight: Tensor | None,
+    *,
+    unseen: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """``unseen(r) + y * event_cost`` of each row, averaged by weight and summed over tasks."""
+    relevance = torch.stack([outputs[task].relevance_logit for task in model.tasks], dim=1)
+    costs = [cost for task in model.tasks if (cost := outputs[task].event_cost) is not None]
+    label, weights = stacked_labels(model.tasks, labels, mask, weight, relevance)
+    event = torch.where(model.sign > 0, label, 1 - label)
+    loss = weights * (unseen(relevance) + event * torch.stack(costs, dim=1))
+    return (loss.sum(0) / weights.sum(0).clamp(min=torch.finfo(loss.dtype).tiny)).sum()
+
+
+def _first(values: Tensor, row: Tensor, lists: int) -> Tensor:
+    """The values of each list's first row, ``[lists, tasks]``."""
+    place = torch.arange(len(row), device=row.device)
+    first = place.new_full((lists,), len(row)).scatter_reduce(0, row, place, "amin")
+    return values[first]
+
+
+def _logsumexp(values: Tensor, row: Tensor, lists: int) -> Tensor:
+    """Log of the sum of exponentials in each list, ``[lists, tasks]``."""
+    index = row.unsqueeze(1).expand_as(values)
+    top = values.new_full((lists, values.shape[1]), -torch.inf).scatter_reduce(0, index, values.detach(), "amax")
+    return top + torch.zeros_like(top).index_add(0, row, (values - top[row]).exp()).log()

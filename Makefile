@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch numpy
 	$(PIP) --editable ".[dev,torchrec]"
-	$(PIP) --no-deps torchrec fbgemm-gpu-cpu
+	$(PIP) --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.8.0
 	touch $@
 
 browser:  # chromium is a Debian package; where it cannot be installed the browser tests say so

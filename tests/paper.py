@@ -34,7 +34,9 @@ def listing(x: Tensor, weight: Tensor, bias: Tensor, lower: float, upper: float,
     offset = clipped - lower + step  # [batch, units]
     bucket = (offset / step).long().clamp(0, weight.shape[-1] - 1)
     columns = torch.arange(weight.shape[-1]).view(1, 1, -1)
-    full = torch.where(columns < bucket.unsqueeze(2), torch.tensor(step, dtype=x.dtype), torch.tensor(0.0, dtype=x.dtype))
+    full = torch.where(
+        columns < bucket.unsqueeze(2), torch.tensor(step, dtype=x.dtype), torch.tensor(0.0, dtype=x.dtype)
+    )
     partial = (offset - bucket.to(x.dtype) * step).unsqueeze(2)
     activation = full.clone().scatter(2, bucket.unsqueeze(2), partial)  # [batch, units, buckets]
     return (activation * torch.relu(weight)).sum(2) + (lower - step) + bias

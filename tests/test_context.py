@@ -13,6 +13,9 @@ from isolayer import context as context_module
 
 GRID = Grid(-2, 3, 0.5)
 CONTEXTS = {"position": 5, "device": 3}
+OUTSIDE = (
+    "context 'position': expected ids from -1 (unknown) to 4, got {}; map unseen values to -1, or use hash_buckets"
+)
 KINDS = {
     "sum": {},
     "cross": {"mode": "cross"},
@@ -92,7 +95,7 @@ def test_every_context_starts_on_the_base_curve_and_can_leave_it(kind):
 @pytest.mark.parametrize("kind", ["sum", "cross", "rank", "hashed", "cross hashed"])
 def test_the_unknown_context_has_the_base_curve_and_never_learns(kind):
     layer = random_layer(2, **KINDS[kind])
-    logit, context = batch(2)
+    logit, _ = batch(2)
     unknown = {name: torch.full((50,), -1) for name in CONTEXTS}
     torch.testing.assert_close(layer(logit, unknown), layer.base(logit), atol=1e-5, rtol=0)
     layer(logit, unknown).sum().backward()
@@ -233,11 +236,11 @@ def test_its_parameters_are_curve_parameters():
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), {"position": torch.tensor([5]), "device": torch.tensor([0])}),
-            "context 'position': expected ids from -1 (unknown) to 4, got 5; map unseen values to -1, or use hash_buckets",
+            OUTSIDE.format(5),
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), {"position": torch.tensor([-2]), "device": torch.tensor([0])}),
-            "context 'position': expected ids from -1 (unknown) to 4, got -2; map unseen values to -1, or use hash_buckets",
+            OUTSIDE.format(-2),
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), {"position": torch.tensor([0.0]), "device": torch.tensor([0])}),
@@ -264,7 +267,9 @@ def test_it_learns_the_curve_of_each_context():
     layer = ContextIsotonicLayer({"position": 2}, grid=Grid(-4, 4, 1))
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
     for _ in range(150):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(layer(relevance, {"position": position})[:, 0], label)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            layer(relevance, {"position": position})[:, 0], label
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -44,7 +44,9 @@ def test_it_is_interpolation_at_the_knots(seed, beyond, grad):
         columns = piecewise_linear(x, values, grid=GRID, beyond=beyond)
         first = piecewise_linear(x[:, 0], values[:1], grid=GRID, beyond=beyond)
     torch.testing.assert_close(z, obvious(x, values, rows, GRID, beyond), atol=1e-12, rtol=0)
-    torch.testing.assert_close(columns, obvious(x, values, torch.arange(3).expand(17, 3), GRID, beyond), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        columns, obvious(x, values, torch.arange(3).expand(17, 3), GRID, beyond), atol=1e-12, rtol=0
+    )
     torch.testing.assert_close(first, columns[:, 0])
 
 

@@ -68,8 +68,10 @@ def test_the_inputs_are_not_changed():
         (("0", 1, 1), "grid lower: expected a finite number, got '0'; give a float"),
         (
             (0, 1, 0.3),
-            "grid: expected upper - lower to be a whole number of steps, got 3.33333 steps of 0.3; "
-            "use upper=0.9 or upper=1.2, or step=0.333333",
+            (
+                "grid: expected upper - lower to be a whole number of steps, got 3.33333 steps of 0.3; "
+                "use upper=0.9 or upper=1.2, or step=0.333333"
+            ),
         ),
         (
             (0, 1, 5),

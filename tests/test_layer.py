@@ -282,7 +282,10 @@ def test_its_cost_does_not_hold_a_tensor_of_buckets():
             "init: expected a positive slope under softplus, got 0; 1.0 starts at the identity",
         ),
         (lambda: IsotonicLayer(init=math.nan), "init: expected a finite number, got nan; 1.0 starts at the identity"),
-        (lambda: IsotonicLayer(beyond="wrap"), "beyond: expected 'clip' or 'extend', got 'wrap'; 'clip' is the paper's"),
+        (
+            lambda: IsotonicLayer(beyond="wrap"),
+            "beyond: expected 'clip' or 'extend', got 'wrap'; 'clip' is the paper's",
+        ),
         (
             lambda: IsotonicLayer(2)(torch.zeros(5, 3)),
             "logit: expected shape [batch] or [batch, 2], got [5, 3]; one column a unit, or one for all of them",
@@ -322,7 +325,9 @@ def test_every_coordinate_of_an_isotonic_embedding_rises_with_the_level(seed, le
 
 
 def test_curves_learn_at_a_rate_of_their_own():
-    model = torch.nn.ModuleDict({"net": torch.nn.Linear(2, 2), "curve": IsotonicLayer(2), "level": IsotonicEmbedding(3, 2)})
+    model = torch.nn.ModuleDict(
+        {"net": torch.nn.Linear(2, 2), "curve": IsotonicLayer(2), "level": IsotonicEmbedding(3, 2)}
+    )
     slow, fast = parameter_groups(model, 0.01, curve_lr=5)
     assert (slow["lr"], fast["lr"]) == (0.01, 0.05)
     assert {id(p) for p in slow["params"]} == {id(p) for p in model["net"].parameters()}

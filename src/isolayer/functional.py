@@ -45,14 +45,14 @@ def knot_values(slope: Tensor, bias: Tensor | None = None, *, grid: Grid) -> Ten
         return rises.double().cumsum(-1).to(slope.dtype)
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return rises.cumsum(-1)
-    return _apply(_PrefixSum, rises)
+    return apply(_PrefixSum, rises)
 
 
 def _expanded(x: Tensor, rows: Tensor) -> Tensor:
-    return x.expand(torch.broadcast_shapes(x.shape, rows.shape))  # type: ignore[no-untyped-call]
+    return x.expand(torch.broadcast_shapes(x.shape, rows.shape))
 
 
-def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     """``function.apply``, which torch leaves untyped."""
     result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
     return result
@@ -106,7 +106,7 @@ def piecewise_linear(
         start, end = _ends(curves, _index(bucket, rows, curves))
         z = start.lerp_(end, fraction)
     else:
-        z = _apply(_PiecewiseLinear, x, curves, rows, grid)
+        z = apply(_PiecewiseLinear, x, curves, rows, grid)
     if beyond == "extend":
         z = z + (x - x.clamp(grid.lower, grid.upper))
     return z.to(dtype)

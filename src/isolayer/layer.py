@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from isolayer.errors import InputError
-from isolayer.functional import Beyond, knot_values, piecewise_linear, piecewise_linear_inverse
+from isolayer.functional import Beyond, apply, knot_values, piecewise_linear, piecewise_linear_inverse
 from isolayer.grid import Grid
 
 Constraint = Literal["relu", "softplus"] | None
@@ -46,7 +46,7 @@ def slopes(weight: Tensor, constraint: Constraint, *, revive: bool = True) -> Te
     """
     if constraint == "relu":
         if revive and torch.is_grad_enabled():
-            return _RevivingReLU.apply(weight)  # type: ignore[no-untyped-call, no-any-return]
+            return apply(_RevivingReLU, weight)
         return torch.relu(weight)
     if constraint == "softplus":
         return torch.nn.functional.softplus(weight)

@@ -23,7 +23,7 @@ Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]
 
 FLOOR = 1e-3  # least slope of a strictly increasing curve
 _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
-_SAMPLE, _SAMPLE_ROWS = (256, 4096), 200_000  # contexts from which strengths are chosen: enough to have so much weight
+_SAMPLE, _SAMPLE_ROWS = (256, 1024), 200_000  # contexts from which strengths are chosen: enough to have so much weight
 
 
 class Levels(NamedTuple):

@@ -1,0 +1,420 @@
+"""Histograms from tables: one Ibis expression that an engine runs, so that only sums leave it.
+
+A *source* is an Ibis table of any backend, a Parquet path or glob, a DuckDB relation, or a frame (pandas, polars,
+pyarrow, a dict of columns); DuckDB is the embedded default. The expression bins, checks and groups in one pass without
+joins or window functions: a row that cannot be used falls into a bin of its own kind, so counting such rows costs
+nothing. How curves are applied to a table is the business of :mod:`isolayer.export_sql`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import ibis
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from isolayer.curves import NEAR, Scale
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.histogram import BINS_PER_STEP, Histogram, bins
+from isolayer.keys import combine, encode
+
+Table = Any  # an Ibis table; Ibis has no types to check against
+Value = Any  # an Ibis column or scalar
+OnBadRows = Literal["error", "drop"]
+
+_MOST = 1e300  # a number is finite when it lies between this and its negative: true of NaN in no engine
+_ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that is run on it
+_PRIME = 2**31 - 1
+_UNUSED = -1  # bin of rows of weight 0
+_KINDS = {  # bins of rows that cannot be used, and how they are reported
+    -2: "scores that are NULL, NaN or infinite",
+    -3: "labels that are NULL or outside [0, 1]",
+    -4: "weights that are NULL, infinite or negative",
+    -5: "NULL contexts",
+    -6: "negative rates that are NULL or outside (0, 1]",
+    -7: "times that are NULL",
+}
+_SCORE, _LABEL, _WEIGHT, _CONTEXT, _RATE, _TIME = _KINDS
+
+
+class RowsDropped(UserWarning):
+    """Rows that cannot be used were left out, because ``on_bad_rows="drop"`` asked for it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the columns of a table mean.
+
+    Args:
+        contexts: Context columns, coarse to fine.
+        score: The score column.
+        label: The label column: numbers in [0, 1] or booleans.
+        weight: A column of weights, or None.
+        scale: Whether scores are logits or probabilities.
+        grid: Where the knots are.
+        folds: Number of folds, or a pair of that and a column of integers or strings whose equal values stay together
+            (by default the score's; strings are hashed by the engine's own function); None for no folds.
+        missing: Whether NULL in a context column is refused (``"error"``) or a context of its own.
+        negative_rate: Share of negatives that was kept: a number, a column, or None.
+        half_life: A time column and the time in which a row's weight halves, or None.
+    """
+
+    contexts: tuple[str, ...] = ()
+    score: str = "score"
+    label: str = "label"
+    weight: str | None = None
+    scale: Scale = "logit"
+    grid: Grid = field(default_factory=Grid)
+    folds: int | tuple[int, str] | None = None
+    missing: str = "own"
+    negative_rate: float | str | None = None
+    half_life: tuple[str, float | timedelta] | None = None
+
+
+def histogram_of(
+    source: Any, reading: Reading, *, on_bad_rows: OnBadRows = "error"
+) -> tuple[Histogram, dict[str, int]]:
+    """Sum the rows of a table where it lives.
+
+    Args:
+        source: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+        reading: What its columns mean.
+        on_bad_rows: ``"error"`` refuses a table with rows that cannot be used; ``"drop"`` leaves them out and warns.
+
+    Returns:
+        The histogram, and how many rows of each kind were left out.
+
+    >>> frame = {"score": [0.1, 0.2, 9.0], "label": [0, 1, 1], "device": ["tv", "tv", "web"]}
+    >>> histogram, dropped = histogram_of(frame, Reading(("device",)))
+    >>> histogram.keys[0].tolist(), histogram.positive.tolist(), dropped
+    (['tv', 'web'], [0.0, 1.0, 1.0], {})
+    """
+    if on_bad_rows not in ("error", "drop"):
+        raise InputError(f'on_bad_rows: expected "error" or "drop", got {on_bad_rows!r}; choose one')
+    newest = latest(source, reading)
+    cells = collect(source, lambda table: grouped(table, reading, newest=newest))
+    bad = _bad_rows(cells)
+    if bad:
+        total = sum(cells["count"].to_pylist())
+        counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
+        if on_bad_rows == "error":
+            query = sample_query(source, reading)
+            raise InputError(
+                f"rows: expected {_rule(reading)}, got {counts} in {total} rows; repair them, or leave them out by "
+                f'on_bad_rows="drop". To see some: {query}'
+            )
+        warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
+    return _histogram(cells.filter(pc.greater_equal(cells["bin"], 0)), reading), bad
+
+
+def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> Table:
+    """The histogram of a table as one lazy expression: columns of contexts, ``fold``, ``bin`` and the sums.
+
+    >>> rows = ibis.table({"score": "float64", "label": "int8"}, name="rows")
+    >>> grouped(rows, Reading()).columns
+    ('fold', 'bin', 'count', 'positive', 'logit')
+    """
+    _check_columns(table, reading)
+    _, logit = _logit(table, reading)
+    label, weight = table[reading.label].cast("float64"), _weight(table, reading, newest)
+    keys = {name: table[name] for name in reading.contexts}
+    fold = ibis.literal(0, "int64") if reading.folds is None else _fold(table, reading)
+    prepared = table.select(
+        **keys, fold=fold, bin=_bin(table, reading, weight), label=label, logit=logit, **_named("weight", weight)
+    )
+    label, logit = prepared["label"], prepared["logit"]
+    if weight is None:
+        sums = {"positive": label.sum(), "logit": logit.sum()}
+    else:
+        weight = prepared["weight"]
+        sums = {
+            "weight": weight.sum(),
+            "weight_squared": (weight * weight).sum(),
+            "positive": (weight * label).sum(),
+            "logit": (weight * logit).sum(),
+        }
+    return prepared.group_by([*keys, "fold", "bin"]).agg(count=prepared.count(), **sums)
+
+
+def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
+    """Run an expression over a source in its own engine, and fetch the answer.
+
+    >>> collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
+    [{'total': 3}]
+    """
+    if is_relation(source):
+        return relation_query(source, ask(unbound(source))).to_arrow_table()
+    return ask(as_table(source)).to_pyarrow()
+
+
+def as_table(source: Any) -> Table:
+    """The Ibis table of a source that is not a DuckDB relation; paths and frames are read by Ibis's default, DuckDB."""
+    if isinstance(source, ibis.Table):
+        return source
+    if isinstance(source, str | Path):
+        with warnings.catch_warnings():  # Ibis asks DuckDB by a name that DuckDB 2 deprecates: nobody's to repair here
+            warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
+            return ibis.read_parquet(_parquet(str(source)))
+    try:
+        return ibis.memtable(_arrow(source))
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(
+            "table: expected an Ibis table, a Parquet path, a DuckDB relation or a frame, got "
+            f"{type(source).__name__} ({error}); convert it"
+        ) from error
+
+
+def _arrow(frame: Any) -> pa.Table:
+    """A frame as Arrow sees it."""
+    if isinstance(frame, Mapping):
+        return pa.table(dict(frame))
+    if hasattr(frame, "iloc"):  # pandas: its index is not a column
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.table(frame)
+
+
+def is_relation(source: Any) -> bool:
+    """Whether a source is a DuckDB relation, told without importing DuckDB.
+
+    >>> is_relation({"score": [0.1]})
+    False
+    """
+    return type(source).__name__ == "DuckDBPyRelation"
+
+
+def unbound(relation: Any, name: str = _ROWS) -> Table:
+    """An Ibis table with the columns of a DuckDB relation, to build expressions for :func:`relation_query`."""
+    schema = relation.limit(0).to_arrow_table().schema
+    return ibis.table(ibis.Schema.from_pyarrow(schema), name=name)
+
+
+def relation_query(relation: Any, expression: Table) -> Any:
+    """A DuckDB relation that runs an expression over :func:`unbound` on the relation's own connection."""
+    return relation.query(_ROWS, ibis.to_sql(expression, dialect="duckdb"))
+
+
+def double(value: float) -> Value:
+    """A literal that every engine reads as exactly this double.
+
+    Engines read ``0.1`` as a decimal and convert by one division, which is exact for up to 15 digits. Other numbers
+    are written as the quotient of two integers below 2**53, the second a power of two.
+
+    >>> ibis.to_sql(double(1 / 3) + 0.5, dialect="duckdb").split()[1:4]
+    ['(', 'CAST(6004799503160661', 'AS']
+    """
+    number = float(value)
+    if float(f"{number:.15g}") == number:
+        return ibis.literal(number, "float64")
+    ratio = Fraction(number)
+    if max(abs(ratio.numerator), ratio.denominator) > 2**62:
+        return ibis.literal(number, "float64")
+    whole, part = (ibis.literal(n, "int64").cast("float64") for n in (ratio.numerator, ratio.denominator))
+    return whole / part
+
+
+def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
+    """Whether a score can be used, and its logit, which is NULL where it cannot; as in :mod:`isolayer.curves`."""
+    score = score.cast("float64")
+    if scale == "logit":
+        return score.between(double(-_MOST), double(_MOST)), score
+    inside = ibis.least(ibis.greatest(score, double(NEAR)), double(1 - NEAR))
+    return score.between(double(0), double(1)), (inside / (double(1) - inside)).ln()
+
+
+def fold_of(score: np.ndarray[Any, np.dtype[np.float64]], folds: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The fold a score falls into, as the engines compute it: a hash of its value to 2**-40.
+
+    >>> fold_of(np.array([0.1, 0.3, 0.1]), 5).tolist()
+    [2, 4, 2]
+    """
+    whole = np.floor((np.clip(score, -4096.0, 4096.0) + 4096.0) * 2.0**40).astype(np.int64)
+    return np.asarray(_mix(whole) % folds)
+
+
+def sample_query(source: Any, reading: Reading) -> str:
+    """SQL, on one line, that shows ten rows that cannot be used."""
+    if isinstance(source, str | Path):
+        table = ibis.table(as_table(source).schema(), name=str(source))  # DuckDB reads a path as a table
+    else:
+        table = unbound(source, "relation") if is_relation(source) else as_table(source)
+        table = table if isinstance(source, ibis.Table) else ibis.table(table.schema(), name="frame")
+    good = ibis.and_(*(rule for _, rule in _rules(table, reading, _plain_weight(table, reading))))
+    bad = table.filter(~good.fill_null(False)).limit(10)
+    return re.sub(r"\s+", " ", str(ibis.to_sql(bad)))
+
+
+def latest(source: Any, reading: Reading) -> float | None:
+    """The newest time in a table, in the units of :class:`Reading`'s half-life; None when nothing is forgotten."""
+    if reading.half_life is None:
+        return None
+    answer = collect(source, lambda table: table.agg(newest=_time(table, reading).max()))
+    newest = answer["newest"][0].as_py()
+    return None if newest is None else float(newest)
+
+
+def _parquet(path: str) -> str:
+    """A path as DuckDB reads it: a folder means all Parquet files in it."""
+    if "://" in path:
+        return path
+    if Path(path).is_dir():
+        path = str(Path(path) / "**" / "*.parquet")
+    root = Path(path).anchor or "."
+    if next(Path(root).glob(str(Path(path)).removeprefix(Path(path).anchor)), None) is None:
+        raise InputError(f"table: expected Parquet files at {path!r}, got none; check the path")
+    return path
+
+
+def _check_columns(table: Table, reading: Reading) -> None:
+    columns = table.schema()
+    rate, life = reading.negative_rate, reading.half_life
+    numeric = [reading.score, reading.label, reading.weight, rate if isinstance(rate, str) else None]
+    group = reading.folds[1] if isinstance(reading.folds, tuple) else None
+    for name in [*reading.contexts, *numeric, group, life and life[0]]:
+        if name is not None and name not in columns:
+            raise InputError(f"column {name}: expected it in the table, got {list(columns)}; name another")
+    for name in numeric:
+        if name is not None and not (columns[name].is_numeric() or columns[name].is_boolean()):
+            raise InputError(f"column {name}: expected numbers, got {columns[name]}; convert it")
+    folds = reading.folds[0] if isinstance(reading.folds, tuple) else reading.folds
+    if folds is not None and not 1 <= folds <= 127:
+        raise InputError(f"folds: expected a number from 1 to 127, got {folds}; try 5")
+
+
+def _logit(table: Table, reading: Reading) -> tuple[Value, Value]:
+    return logit_expression(table[reading.score], reading.scale)
+
+
+def _plain_weight(table: Table, reading: Reading) -> Value | None:
+    return None if reading.weight is None else table[reading.weight].cast("float64")
+
+
+def _weight(table: Table, reading: Reading, newest: float | None) -> Value | None:
+    """Weight of each row, with kept negatives and age taken in; None when every row weighs 1."""
+    weight, label = _plain_weight(table, reading), table[reading.label].cast("float64")
+    rate = reading.negative_rate
+    if rate is not None:
+        share = table[rate].cast("float64") if isinstance(rate, str) else double(rate)
+        factor = ibis.ifelse(label == double(0), double(1) / share, double(1))
+        weight = factor if weight is None else factor * weight
+    if reading.half_life is not None and newest is not None:
+        age = (double(newest) - _time(table, reading)) / double(_half_life(table, reading))
+        factor = (-age * double(math.log(2))).exp()
+        weight = factor if weight is None else factor * weight
+    return weight
+
+
+def _half_life(table: Table, reading: Reading) -> float:
+    name, length = reading.half_life or ("", 0.0)
+    is_time = table[name].type().is_timestamp() or table[name].type().is_date()
+    if is_time != isinstance(length, timedelta):
+        rule = "a timedelta for the datetimes" if is_time else "a number in the units"
+        raise InputError(f"half_life: expected {rule} of {name}, got {length}; give one")
+    return length.total_seconds() if isinstance(length, timedelta) else float(length)
+
+
+def _time(table: Table, reading: Reading) -> Value:
+    """Time as a double: seconds for dates and timestamps."""
+    column = table[(reading.half_life or ("",))[0]]
+    if column.type().is_date():
+        column = column.cast("timestamp")
+    if column.type().is_timestamp():
+        return column.epoch_seconds().cast("float64") + column.microsecond().cast("float64") / double(1e6)
+    return column.cast("float64")
+
+
+def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[int, Value]]:
+    """What must hold for a row to be used, with the bin of the rows for which it does not."""
+    label = table[reading.label].cast("float64")
+    rules = [(_SCORE, _logit(table, reading)[0]), (_LABEL, label.between(double(0), double(1)))]
+    rate, life = reading.negative_rate, reading.half_life
+    if isinstance(rate, str):
+        share = table[rate].cast("float64")
+        rules.append((_RATE, (share > double(0)) & (share <= double(1))))
+    if life is not None:
+        rules.append((_TIME, table[life[0]].notnull()))
+    if weight is not None:
+        rules.append((_WEIGHT, weight.between(double(0), double(_MOST))))
+    if reading.missing == "error":
+        rules += [(_CONTEXT, table[name].notnull()) for name in reading.contexts]
+    return rules
+
+
+def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
+    """Bin of each row as in :func:`isolayer.histogram.bin_of`, or a negative number that says why it has none."""
+    grid, (_, logit) = reading.grid, _logit(table, reading)
+    place = (logit - double(grid.lower)) * double(BINS_PER_STEP / grid.step)
+    clipped = ibis.least(ibis.greatest(place, double(-1)), double(bins(grid) - 2))
+    at = clipped.floor().cast("int32") + 1
+    rules = _rules(table, reading, weight)
+    good = ibis.and_(*(rule for _, rule in rules))
+    if weight is not None:
+        at = ibis.ifelse(weight > double(0), at, _UNUSED)
+    # One condition decides for nearly every row; why a row failed is asked only where it did.
+    why = ibis.cases(*((~rule.fill_null(False), kind) for kind, rule in rules), else_=_SCORE)
+    return ibis.ifelse(good, at, why).cast("int32")
+
+
+def _fold(table: Table, reading: Reading) -> Value:
+    """A hash of the score, or of the column whose values stay together, in arithmetic that all engines share."""
+    if not isinstance(reading.folds, tuple):
+        score = table[reading.score].cast("float64")
+        inside = ibis.least(ibis.greatest(score, double(-4096)), double(4096))
+        whole = ((inside + double(4096)) * double(2.0**40)).floor().cast("int64")
+        usable = score.between(double(-_MOST), double(_MOST))
+        return ibis.ifelse(usable, _mix(whole) % reading.folds, 0).cast("int64")
+    folds, name = reading.folds
+    column = table[name]
+    if column.type().is_integer():
+        return (_mix(column.cast("int64") % _PRIME + _PRIME) % folds).fill_null(0).cast("int64")
+    if not column.type().is_string():
+        raise InputError(f"folds: expected integers or strings in {name}, got {column.type()}; convert it")
+    return ((column.hash() % folds + folds) % folds).fill_null(0).cast("int64")
+
+
+def _mix(whole: Any) -> Any:
+    """Integers in ``0 .. 2**53`` spread over ``0 .. 2**31 - 2``: arithmetic modulo a prime that overflows nowhere."""
+    low = whole % _PRIME
+    rest = whole - low  # a multiple of the prime, so that even the division of doubles is exact
+    high = rest // _PRIME if isinstance(whole, np.ndarray) else (rest / _PRIME).cast("int64")
+    once = (low * 48271 + high * 69621 + 12345) % _PRIME
+    return (once * once + once) % _PRIME
+
+
+def _named(name: str, value: Value | None) -> dict[str, Value]:
+    return {} if value is None else {name: value}
+
+
+def _rule(reading: Reading) -> str:
+    score = "finite scores" if reading.scale == "logit" else "scores in [0, 1]"
+    weight = "" if reading.weight is None else ", weights >= 0"
+    return f"{score}, labels in [0, 1]{weight}" + (", no NULL contexts" if reading.missing == "error" else "")
+
+
+def _bad_rows(cells: pa.Table) -> dict[str, int]:
+    """How many rows of each kind cannot be used."""
+    bad = cells.filter(pc.less(cells["bin"], _UNUSED))
+    kind, count = bad["bin"].to_numpy(), bad["count"].to_numpy()
+    return {text: int(count[kind == code].sum()) for code, text in _KINDS.items() if (kind == code).any()}
+
+
+def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
+    """Number the groups of an engine's answer, and put its cells in order."""
+    coded = [encode(cells[name], name) for name in reading.contexts]
+    sizes = [len(vocabulary) for vocabulary, _ in coded]
+    parts, group = combine([codes for _, codes in coded], sizes, len(cells))
+    keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
+    place = group, cells["fold"].to_numpy(), cells["bin"].to_numpy().astype(np.int64)
+    names = ("count", "weight", "weight_squared", "positive", "logit")
+    sums = [cells[name].to_numpy().astype(np.float64) if name in cells.column_names else None for name in names]
+    return Histogram._gather(reading.grid, reading.contexts, keys, place, sums)

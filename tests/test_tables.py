@@ -1,0 +1,233 @@
+"""Histograms from tables: what engines sum is what numpy sums; bad rows are counted, refused or left out."""
+
+import datetime
+
+import duckdb
+import ibis
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlglot
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isolayer.curves import logit_of
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.histogram import Histogram, bin_of
+from isolayer.tables import Reading, RowsDropped, collect, double, fold_of, grouped, histogram_of
+
+DIALECTS = ("duckdb", "bigquery", "snowflake", "trino", "postgres")
+
+
+def rows(seed=0, n=3000):
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "score": rng.normal(-2, 4, n),
+            "label": rng.random(n) < 0.3,
+            "device": rng.choice(["tv", "web", "phone"], n),
+            "position": rng.integers(0, 20, n),
+            "weight": rng.choice([0.0, 0.5, 2.0], n),
+            "rate": rng.choice([0.1, 0.5, 1.0], n),
+        }
+    )
+
+
+def from_arrays(table, contexts=("device", "position"), weight=None, fold=None, grid=None):
+    context = {name: table[name] for name in contexts}
+    return Histogram.from_arrays(table["score"], table["label"], context, weight, fold, grid=grid)
+
+
+def assert_same(one, two, tolerance=1e-12):
+    assert (one.grid, one.contexts) == (two.grid, two.contexts)
+    for mine, theirs in zip(one.keys, two.keys, strict=True):
+        assert mine.tolist() == theirs.tolist()
+    for name in ("group", "fold", "bin", "count"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
+    for name in ("weight", "weight_squared", "positive", "logit"):
+        np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=tolerance, atol=1e-12, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    table = rows()
+    pq.write_table(table.slice(0, 1000), folder / "a.parquet")
+    pq.write_table(table.slice(1000), folder / "b.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["ibis", "glob", "folder", "relation", "pandas", "polars", "pyarrow", "dict"],
+)
+def test_every_source_gives_the_histogram_of_its_rows(source, parquet):
+    table = rows()
+    given = {
+        "ibis": lambda: ibis.memtable(table),
+        "glob": lambda: str(parquet / "*.parquet"),
+        "folder": lambda: parquet,
+        "relation": lambda: duckdb.connect().read_parquet(str(parquet / "*.parquet")),
+        "pandas": table.to_pandas,
+        "polars": lambda: pl.from_arrow(table),
+        "pyarrow": lambda: table,
+        "dict": lambda: {name: table[name].to_pylist() for name in table.column_names},
+    }[source]()
+    histogram, dropped = histogram_of(given, Reading(("device", "position")))
+    assert_same(histogram, from_arrays(table))
+    assert dropped == {}
+
+
+def test_weights_are_summed_and_rows_of_weight_zero_are_absent():
+    table = rows()
+    histogram, _ = histogram_of(table, Reading(("device",), weight="weight"))
+    assert_same(histogram, from_arrays(table, ("device",), table["weight"]))
+    assert histogram.rows < len(table)
+
+
+@pytest.mark.parametrize("rate", [0.1, "rate"])
+def test_a_negative_rate_weighs_negatives_by_its_inverse(rate):
+    table = rows()
+    share = table[rate].to_numpy() if isinstance(rate, str) else rate
+    weight = np.where(table["label"].to_numpy(), 1.0, 1 / share)
+    assert_same(histogram_of(table, Reading(negative_rate=rate))[0], from_arrays(table, (), weight))
+
+
+def test_old_rows_weigh_less():
+    table, start = rows(n=200), datetime.datetime(2026, 1, 1)
+    day = np.arange(200) % 9
+    table = table.append_column("day", pa.array(day))
+    times = [start + datetime.timedelta(days=int(d), microseconds=250_000) for d in day]
+    table = table.append_column("time", pa.array(times))
+    want = from_arrays(table, (), np.exp2(-(8 - day) / 3))
+    assert_same(histogram_of(table, Reading(half_life=("day", 3)))[0], want)
+    assert_same(histogram_of(table, Reading(half_life=("time", datetime.timedelta(days=3))))[0], want)
+    with pytest.raises(InputError, match="half_life: expected a timedelta for the datetimes of time, got 3; give one"):
+        histogram_of(table, Reading(half_life=("time", 3)))
+
+
+def test_probabilities_become_logits_in_the_engine():
+    prob = np.concatenate([np.random.default_rng(0).random(500), [0.0, 1.0, 0.5]])
+    label = (np.arange(503) % 3 == 0).astype(float)
+    got, _ = histogram_of({"score": prob, "label": label}, Reading(scale="prob"))
+    assert_same(got, Histogram.from_arrays(logit_of(prob), label))
+
+
+@given(
+    score=st.lists(st.floats(-1e6, 1e6) | st.integers(-1000, 500).map(lambda k: k / 20), min_size=1, max_size=60),
+    lower=st.sampled_from([-17.0, -1 / 3, -0.1, 1e-7]),
+    step=st.sampled_from([0.2, 0.3, 1 / 3, 0.07, 1e-3]),
+)
+@settings(max_examples=40, deadline=None)
+def test_bins_are_equal_to_the_bit(score, lower, step):
+    grid = Grid(lower=lower, upper=lower + 40 * step, step=step)
+    score = np.array([*score, *grid.knots, *(grid.lower + np.arange(160) * grid.step / 4)])
+    frame = {"id": np.arange(len(score)), "score": score, "label": np.zeros(len(score))}
+    cells = collect(frame, lambda table: grouped(table, Reading(("id",), grid=grid))).sort_by("id")
+    np.testing.assert_array_equal(cells["bin"].to_numpy(), bin_of(score, grid))
+
+
+@given(value=st.floats(allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15))
+@settings(max_examples=60, deadline=None)
+def test_a_literal_is_read_as_the_same_double(value):
+    value = 0.0 if abs(value) < 1e-3 else value
+    one = ibis.table({"a": "int64"}, name="one")
+    sql = ibis.to_sql(one.select(value=double(value)), dialect="duckdb")
+    literal = sqlglot.parse_one(sql, read="duckdb").expressions[0].this.sql("duckdb")
+    assert duckdb.connect().sql(f"SELECT CAST({literal} AS DOUBLE)").fetchall() == [(value,)]
+
+
+def test_folds_are_a_hash_that_numpy_repeats():
+    table = rows()
+    got, _ = histogram_of(table, Reading(("device",), folds=5))
+    fold = fold_of(table["score"].to_numpy(), 5)
+    assert_same(got, from_arrays(table, ("device",), fold=fold))
+    assert np.bincount(fold).min() > 0.8 * len(table) / 5
+    assert_same(got.folded(), histogram_of(table, Reading(("device",)))[0])
+
+
+@pytest.mark.parametrize("column", ["position", "device"])
+def test_folds_by_a_column_keep_its_values_together(column):
+    got, _ = histogram_of(rows(), Reading((column,), folds=(3, column)))
+    folds = [set(got.fold[got.group == group].tolist()) for group in range(got.groups)]
+    assert all(len(fold) == 1 for fold in folds)
+    assert len(set().union(*folds)) > 1
+
+
+def bad_rows():
+    return pd.DataFrame(
+        {
+            "score": [0.1, None, np.nan, np.inf, 0.2, 0.3, 0.4, 0.5],
+            "label": [1.0, 1.0, 0.0, 0.0, 2.0, None, 1.0, 0.0],
+            "weight": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0],
+            "device": ["tv", "tv", "tv", "tv", "tv", "tv", "tv", None],
+        }
+    )
+
+
+def test_bad_rows_are_counted_by_kind_with_a_query_that_finds_them(tmp_path):
+    path = tmp_path / "bad.parquet"
+    bad_rows().to_parquet(path)
+    reading = Reading(("device",), weight="weight", missing="error")
+    with pytest.raises(InputError) as caught:
+        histogram_of(path, reading)
+    text = str(caught.value)
+    assert text.startswith(
+        "rows: expected finite scores, labels in [0, 1], weights >= 0, no NULL contexts, got 3 scores that are NULL, "
+        "NaN or infinite, 2 labels that are NULL or outside [0, 1], 1 weights that are NULL, infinite or negative, "
+        '1 NULL contexts in 8 rows; repair them, or leave them out by on_bad_rows="drop". To see some: SELECT'
+    )
+    found = duckdb.connect().sql(text.split("To see some: ")[1]).to_arrow_table()
+    assert len(found) == 7
+
+
+def test_bad_rows_are_left_out_when_asked_for():
+    reading = Reading(("device",), weight="weight", missing="error")
+    with pytest.warns(RowsDropped, match="left out of 8 rows: 3 scores"):
+        histogram, dropped = histogram_of(bad_rows(), reading, on_bad_rows="drop")
+    assert (histogram.rows, sum(dropped.values())) == (1, 7)
+
+
+def test_a_missing_context_is_a_context_of_its_own_unless_refused():
+    frame = bad_rows().iloc[[0, 7]]
+    assert histogram_of(frame, Reading(("device",)))[0].keys[0].tolist() == ["tv", None]
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        (Reading(score="nope"), r"column nope: expected it in the table, got \['score', .*; name another"),
+        (Reading(label="device"), "column device: expected numbers, got string; convert it"),
+        (Reading(folds=500), "folds: expected a number from 1 to 127, got 500; try 5"),
+        (Reading(folds=(5, "weight")), "folds: expected integers or strings in weight, got float64; convert it"),
+    ],
+)
+def test_a_wrong_reading_is_refused(reading, message):
+    with pytest.raises(InputError, match=message):
+        histogram_of(rows(n=10), reading)
+
+
+def test_a_wrong_source_is_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"table: expected Parquet files at '.*none.parquet', got none; check the path"
+    ):
+        histogram_of(tmp_path / "none.parquet", Reading())
+    with pytest.raises(InputError, match=r"table: expected an Ibis table, a Parquet path, .*, got int .*; convert it"):
+        histogram_of(3, Reading())
+    with pytest.raises(InputError, match='on_bad_rows: expected "error" or "drop", got \'skip\'; choose one'):
+        histogram_of(rows(n=10), Reading(), on_bad_rows="skip")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_expression_compiles_to_one_grouped_statement(dialect):
+    table = ibis.table({"score": "float32", "label": "int8", "device": "string", "position": "int64"}, name="logs")
+    sql = ibis.to_sql(grouped(table, Reading(("device", "position"), folds=5)), dialect=dialect)
+    tree = sqlglot.parse_one(sql, read=dialect)
+    assert len(list(tree.find_all(sqlglot.exp.Group))) == 1
+    assert not list(tree.find_all(sqlglot.exp.Join))
+    assert not list(tree.find_all(sqlglot.exp.Window))
+    assert [table.name for table in tree.find_all(sqlglot.exp.Table) if table.name == "logs"] == ["logs"]

@@ -1,0 +1,139 @@
+"""What to do next: plain sentences with numbers, from the evidence. The rules stand here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from isolayer.report.bias import Bias
+from isolayer.report.evidence import ContextTable, Evidence, Figure, certain_distance
+
+CLEARLY = 0.10  # O/E that is surely off by more than this share asks for action
+THIN = 10.0  # expected events below which a context says little on its own
+NOTABLE = 0.01  # share of the rows worth a sentence
+
+
+class Advice(NamedTuple):
+    """A sentence or two, and whether they praise, ask for action or only inform."""
+
+    kind: Literal["good", "act", "note"]
+    text: str
+
+
+def advise(evidence: Evidence, bias: Bias | None = None) -> list[Advice]:
+    """All sentences that hold, the verdict first, then what asks for action."""
+    verdict, rest = _verdict(evidence.figures[0]), list[Advice]()
+    if evidence.in_sample:
+        rest.append(Advice("act", "These are the rows the curves were fitted on, so every figure after is flattering. "
+                           "Make this page again from a later log before you trust it."))  # fmt: skip
+    rest += _total(evidence)
+    if evidence.tables:
+        rest += _contexts(evidence.tables[0]) + _thin(evidence.tables[0])
+    rest += _coverage(evidence) + _last_day(evidence) + (_bias(bias) if bias else [])
+    return [verdict, *sorted(rest, key=lambda advice: advice.kind != "act")]
+
+
+def _verdict(loss: Figure) -> Advice:
+    change = loss.change
+    assert change is not None
+    numbers = f"log loss {loss.before.value:.4f} to {loss.after.value:.4f}, {change.value:+.2f}%"
+    between = f"(95% interval {change.lower:+.2f}% to {change.upper:+.2f}%)"
+    if change.upper < 0:
+        return Advice("good", f"Calibration helps on this log: {numbers} {between}. Serve the calibrated score.")
+    if change.lower > 0:
+        return Advice("act", f"Calibration harms on this log: {numbers} {between}. Serve the raw score, and refit on "
+                      "rows like these.")  # fmt: skip
+    return Advice("note", f"Calibration makes no clear difference on this log: {numbers} {between}. Either score will "
+                  "do; more rows would tell.")  # fmt: skip
+
+
+def _total(evidence: Evidence) -> list[Advice]:
+    ratio = evidence.figures[-1].after
+    if ratio.lower <= 1 <= ratio.upper:
+        return []
+    side = "above" if ratio.value > 1 else "below"
+    text = (
+        f"Overall, labels come {abs(ratio.value - 1):.1%} {side} what the calibrated score expects. "
+        "The rate has moved since the fit: refit, or update with these rows."
+    )
+    return [Advice("act" if abs(ratio.value - 1) > CLEARLY / 5 else "note", text)]
+
+
+def _contexts(table: ContextTable) -> list[Advice]:
+    far = certain_distance(table.after) > np.log1p(CLEARLY)
+    chance = 0.05 * table.total
+    tail = (
+        f"{table.outside[1]:,} of {table.total:,} contexts have an interval that excludes 1 "
+        f"(before: {table.outside[0]:,}); with perfect scores chance alone would put about {chance:,.0f} there."
+    )
+    if not far.any():
+        return [Advice("good", f"No context is surely off by more than {CLEARLY:.0%}. {tail}")]
+    worst, share = int(np.flatnonzero(far)[0]), table.after.weight[far].sum() / table.after.weight.sum()
+    text = (
+        f"{int(far.sum()):,} {_plural('context', far.sum())} ({share:.1%} of rows) {'is' if far.sum() == 1 else 'are'} "
+        f"surely off by more than {CLEARLY:.0%}. The worst is {table.label(worst)}: O/E "
+        f"{table.after.ratio[worst]:.2f} ({table.after.lower[worst]:.2f} to {table.after.upper[worst]:.2f}). "
+        f"Look at its curve, then refit on recent rows or add the context that sets it apart. {tail}"
+    )
+    return [Advice("act", text)]
+
+
+def _thin(table: ContextTable) -> list[Advice]:
+    thin = table.after.expected < THIN
+    if not thin.any() or thin.all():
+        return []
+    share = table.after.weight[thin].sum() / table.after.weight.sum()
+    return [
+        Advice(
+            "note",
+            f"{int(thin.sum()):,} contexts ({share:.1%} of rows) expect fewer than {THIN:.0f} events here; their O/E "
+            "says little. Their curves lean on their parent's, as they should.",
+        )
+    ]
+
+
+def _coverage(evidence: Evidence) -> list[Advice]:
+    found = []
+    if evidence.unseen > NOTABLE:
+        found.append(Advice("act", f"{evidence.unseen:.1%} of rows are in contexts the curves have never seen, and use "
+                            "the curve of the nearest ancestor. Refit with a log that has them."))  # fmt: skip
+    if evidence.beyond > NOTABLE / 10:
+        found.append(Advice("act", f"{evidence.beyond:.2%} of rows score outside the grid of the curves, where they "
+                            "only go on with slope 1. Widen the grid and refit."))  # fmt: skip
+    return found
+
+
+def _last_day(evidence: Evidence) -> list[Advice]:
+    daily = evidence.daily
+    if daily is None or len(daily.day) < 2:
+        return []
+    ratio, lower, upper = (float(column[-1]) for column in (daily.ratio.ratio, daily.ratio.lower, daily.ratio.upper))
+    if lower <= 1 <= upper:
+        return [Advice("good", f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f}): "
+                       "no sign of drift.")]  # fmt: skip
+    return [Advice("act", f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f}): the "
+                   "curves are drifting. Update them with recent days.")]  # fmt: skip
+
+
+def _bias(bias: Bias) -> list[Advice]:
+    last = len(bias.values) - 1
+    parts = [
+        f"{task} {bias.relative[place, last]:.2f} times"
+        for place, task in enumerate(bias.tasks)
+        if np.isfinite(bias.relative[place, last])
+    ]
+    if not parts:
+        return []
+    return [
+        Advice(
+            "note",
+            f"At {bias.feature} {bias.values[last]} an item of middling relevance gets, against {bias.feature} "
+            f"{bias.values[0]}: {', '.join(parts)}. That is bias, not relevance: rank by relevance alone and leave "
+            f"{bias.feature} out at serving.",
+        )
+    ]
+
+
+def _plural(word: str, count: float) -> str:
+    return word if count == 1 else f"{word}s"

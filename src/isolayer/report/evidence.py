@@ -1,0 +1,372 @@
+"""Evidence: every number a report shows, frozen, with its interval. No plotting, and no sentence.
+
+Sums and metrics are those of :mod:`isolayer.metrics`; a weight of 2 is the row twice here as there. Intervals treat
+rows as independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.curves import Curves
+from isolayer.keys import Codes
+from isolayer.metrics import BinSums, Multicalibration, ObservedOverExpected, SegmentSums, Sums
+from isolayer.metrics import multicalibration_error, ratio_table
+from isolayer.metrics.sums import entropy, logit_loss, over
+from isolayer.report.rows import Rows
+
+Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+BINS = 20  # of equal mass, in the reliability diagram
+ECE_BINS = 15  # as in metrics.ece
+TABLE_ROWS = 20_000  # contexts listed; of more, the worst
+HEAT_VALUES = 40  # most values a side of the heat map
+DOTS, DOT_WEIGHT = 6, 100.0  # observed rates beside a curve: at most so many, each of at least so much weight
+_Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+_DENSITY_BINS = 48
+
+
+class Estimate(NamedTuple):
+    """A number and its interval."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+class Figure(NamedTuple):
+    """A headline figure before and after; ``change`` is relative, in percent, with a paired interval where known."""
+
+    name: str
+    before: Estimate
+    after: Estimate
+    change: Estimate | None
+
+
+class Reliability(NamedTuple):
+    """Bins of equal mass, columns ``[bins]``: mean probability, observed rate with its interval, weight."""
+
+    prob: Floats
+    rate: Floats
+    lower: Floats
+    upper: Floats
+    weight: Floats
+
+
+class Density(NamedTuple):
+    """Share of the weight in bins of equal width in logit: ``edge [bins + 1]``, ``before`` and ``after`` ``[bins]``."""
+
+    edge: Floats
+    before: Floats
+    after: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class ContextTable:
+    """O/E by context before and after, worst first after calibration, columns ``[contexts]``.
+
+    Args:
+        names: The context columns.
+        keys: Their values in each context.
+        before: O/E of the raw score.
+        after: O/E of the calibrated score.
+        curve: The curve that serves the context; -1 where several do.
+        total: How many contexts the log has; more than the rows here when the best were left out.
+        outside: Of all, how many have an interval that excludes 1: before, after.
+    """
+
+    names: tuple[str, ...]
+    keys: tuple[NDArray[Any], ...]
+    before: ObservedOverExpected
+    after: ObservedOverExpected
+    curve: Codes
+    total: int
+    outside: tuple[int, int]
+
+    def label(self, row: int) -> str:
+        """The context in words, such as ``position 3, device tv``."""
+        values = ("missing" if key[row] is None else str(key[row]) for key in self.keys)
+        return ", ".join(f"{name} {value}" for name, value in zip(self.names, values, strict=True))
+
+
+class Dots(NamedTuple):
+    """Observed rate along the score of each context of a table: ``start [contexts + 1]``, then columns ``[dots]``."""
+
+    start: Codes
+    prob: Floats
+    rate: Floats
+
+
+class Daily(NamedTuple):
+    """By day, columns ``[days]``: weight, mean scores, label rate and its interval, O/E after with its interval."""
+
+    day: NDArray[Any]
+    weight: Floats
+    before: Floats
+    after: Floats
+    rate: Floats
+    lower: Floats
+    upper: Floats
+    ratio: ObservedOverExpected
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """All a report shows of rows and curves.
+
+    Args:
+        rows: Number of rows (of histogram cells, for a fitted calibrator).
+        weight: Sum of their weights.
+        rate: Mean label.
+        in_sample: Whether the curves were fitted to these very rows.
+        figures: Headline figures, in order of display.
+        ece_floor: ECE that a perfectly calibrated score would show on so many rows: before, after.
+        worst_group: Multicalibration error over the values of all contexts, before and after; None without contexts.
+        reliability: Before and after.
+        density: Of the scores.
+        tables: O/E by context: all columns crossed, then each alone.
+        dots: Observed rates by score for the contexts of the first table.
+        heat: O/E by two context columns of few values.
+        daily: By day, where there is a date.
+        unseen: Share of the weight in contexts without a curve of their own.
+        beyond: Share of the weight with a score outside the grid of the curves.
+    """
+
+    rows: int
+    weight: float
+    rate: float
+    in_sample: bool
+    figures: tuple[Figure, ...]
+    ece_floor: tuple[float, float]
+    worst_group: tuple[Multicalibration, Multicalibration] | None
+    reliability: tuple[Reliability, Reliability]
+    density: Density
+    tables: tuple[ContextTable, ...]
+    dots: Dots
+    heat: ContextTable | None
+    daily: Daily | None
+    unseen: float
+    beyond: float
+
+
+def gather(rows: Rows, curves: Curves) -> Evidence:
+    """The evidence of rows that curves have scored.
+
+    >>> from isolayer.grid import Grid
+    >>> from isolayer.report.rows import from_log
+    >>> curves = Curves.identity(Grid())
+    >>> log = {"score": [-1.0, 0.0, 1.0, 2.0], "label": [0, 0, 1, 1], "device": ["tv", "tv", "web", "web"]}
+    >>> evidence = gather(from_log(log, curves, contexts=["device"]), curves)
+    >>> [figure.name for figure in evidence.figures], evidence.tables[0].label(0)
+    (['Log loss', 'Normalised entropy', 'ECE', 'Observed / expected'], 'device web')
+    """
+    before, after, w = rows.before, rows.after, rows.weight
+    bins = [BinSums.of_distinct(prob, rows.label, w) for prob in (before, after)]
+    names = list(rows.keys)
+    crossed = [names, *([name] for name in names if len(names) > 1)] if names else []
+    tables = tuple(context_table(rows, part, curves) for part in crossed)
+    few = [name for name in names if len(rows.keys[name][0]) <= HEAT_VALUES][:2]
+    total = float(w.sum())
+    inside = (rows.logit >= curves.grid.lower) & (rows.logit <= curves.grid.upper)
+    return Evidence(
+        rows=len(w),
+        weight=total,
+        rate=float(rows.label @ w) / total,
+        in_sample=rows.in_sample,
+        figures=figures(rows, bins),
+        ece_floor=(ece_floor(bins[0]), ece_floor(bins[1])),
+        worst_group=_worst_groups(rows, before, after) if names else None,
+        reliability=(reliability(bins[0]), reliability(bins[1])),
+        density=density(rows),
+        tables=tables,
+        dots=dots(rows, tables[0]) if tables else Dots(np.zeros(1, np.int64), np.zeros(0), np.zeros(0)),
+        heat=context_table(rows, few, curves) if len(few) == 2 else None,
+        daily=None if rows.day is None else daily(rows),
+        unseen=float(w[rows.curve < curves.starts[-2]].sum()) / total if curves.contexts else 0.0,
+        beyond=float(w[~inside].sum()) / total,
+    )
+
+
+def figures(rows: Rows, bins: Sequence[BinSums]) -> tuple[Figure, ...]:
+    """Log loss, normalised entropy, ECE and O/E, before and after."""
+    w, y = rows.weight, rows.label
+    losses = [logit_loss(logit, y) for logit in (rows.logit, rows.calibrated)]
+    sums = [Sums.from_logits(logit, y, w) for logit in (rows.logit, rows.calibrated)]
+    change = ratio_estimate(losses[1], losses[0], w)
+    percent = Estimate(*(100 * (part - 1) for part in change))
+    found = [Figure("Log loss", *(mean_estimate(loss, w) for loss in losses), percent)]
+    if 0 < sums[0].positive < sums[0].weight:
+        found.append(Figure("Normalised entropy", *(ne_estimate(loss, y, w) for loss in losses), percent))
+    found.append(Figure("ECE", *(ece_estimate(part) for part in bins), None))
+    found.append(Figure("Observed / expected", *(_total_ratio(part) for part in sums), None))
+    return tuple(found)
+
+
+def mean_estimate(values: Floats, weight: Floats) -> Estimate:
+    """Weighted mean with its normal interval, weights being frequencies.
+
+    >>> mean_estimate(np.array([0.0, 1.0]), np.array([200.0, 200.0])).lower.__round__(3)
+    0.451
+    """
+    total = float(weight.sum())
+    mean = float(values @ weight) / total
+    half = _Z * float(np.sqrt((values - mean) ** 2 @ weight)) / total
+    return Estimate(mean, mean - half, mean + half)
+
+
+def ratio_estimate(top: Floats, bottom: Floats, weight: Floats) -> Estimate:
+    """Ratio of two weighted means over the same rows, with its (paired) delta-method interval."""
+    total, ratio = float(bottom @ weight), float(top @ weight) / float(bottom @ weight)
+    half = _Z * float(np.sqrt((top - ratio * bottom) ** 2 @ weight)) / total
+    return Estimate(ratio, ratio - half, ratio + half)
+
+
+def ne_estimate(loss: Floats, label: Floats, weight: Floats) -> Estimate:
+    r"""Normalised entropy with its delta-method interval.
+
+    With :math:`H` the entropy of the rate :math:`\bar y`, a row moves NE by
+    :math:`(\ell - L)/H - L H'(\bar y)(y - \bar y)/H^2`, where :math:`H'(y) = \log((1-y)/y)`.
+    """
+    total = float(weight.sum())
+    mean, rate = float(loss @ weight) / total, float(label @ weight) / total
+    h = float(entropy(rate))
+    slope = float(np.log((1 - rate) / rate))
+    moved = (loss - mean) / h - mean * slope * (label - rate) / h**2
+    half = _Z * float(np.sqrt(moved**2 @ weight)) / total
+    return Estimate(mean / h, mean / h - half, mean / h + half)
+
+
+def ece_estimate(bins: BinSums) -> Estimate:
+    """ECE as ``metrics.ece`` has it, with a normal interval from the spread of each bin's rate."""
+    share, deviation = _bin_spread(bins)
+    value, half = bins.ece(bins=ECE_BINS), _Z * float(np.sqrt((share * deviation) ** 2 @ np.ones(len(share))))
+    return Estimate(value, max(0.0, value - half), value + half)
+
+
+def ece_floor(bins: BinSums) -> float:
+    """ECE to expect of a perfectly calibrated score: each bin's gap is then a folded normal about 0."""
+    share, deviation = _bin_spread(bins)
+    return float(share @ deviation) * float(np.sqrt(2 / np.pi))
+
+
+def _bin_spread(bins: BinSums) -> tuple[Floats, Floats]:
+    grouped = bins.grouped(ECE_BINS, "mass")
+    used = grouped.weight > 0
+    weight = grouped.weight[used]
+    rate = grouped.positive[used] / weight
+    return weight / weight.sum(), np.sqrt(rate * (1 - rate) / weight)
+
+
+def _total_ratio(sums: Sums) -> Estimate:
+    columns = (np.array([value]) for value in (sums.weight, sums.positive, sums.expected, sums.loss, 0.0))
+    table = ratio_table(SegmentSums(np.zeros(1, np.int64), *columns), level=LEVEL)
+    return Estimate(float(table.ratio[0]), float(table.lower[0]), float(table.upper[0]))
+
+
+def _worst_groups(rows: Rows, before: Floats, after: Floats) -> tuple[Multicalibration, Multicalibration]:
+    groups = {name: codes for name, (_, codes) in rows.keys.items()}
+    one, two = (multicalibration_error(prob, rows.label, groups, rows.weight) for prob in (before, after))
+    return one, two
+
+
+def rates(weight: Floats, positive: Floats) -> tuple[Floats, Floats, Floats]:
+    """Rate of each cell and Wilson's interval.
+
+    >>> [column.round(3).tolist() for column in rates(np.array([10.0]), np.array([0.0]))]
+    [[0.0], [0.0], [0.278]]
+    """
+    nothing = np.zeros_like(weight)
+    table = ratio_table(SegmentSums(np.arange(len(weight)), weight, positive, weight, nothing, nothing), level=LEVEL)
+    return table.ratio, table.lower, table.upper
+
+
+def reliability(bins: BinSums, count: int = BINS) -> Reliability:
+    """The reliability diagram of sums by distinct probability."""
+    grouped = bins.grouped(count, "mass")
+    used = grouped.weight > 0
+    weight, positive = grouped.weight[used], grouped.positive[used]
+    return Reliability(grouped.expected[used] / weight, *rates(weight, positive), weight)
+
+
+def density(rows: Rows) -> Density:
+    """Where the scores are, before and after, over the middle 99.8% of both."""
+    both = np.concatenate([rows.logit, rows.calibrated])
+    low, high = np.quantile(both, [0.001, 0.999])
+    edge = np.linspace(low, max(high, low + 0.1), _DENSITY_BINS + 1)
+    total = rows.weight.sum()
+    shares = (np.histogram(logit, edge, weights=rows.weight)[0] / total for logit in (rows.logit, rows.calibrated))
+    return Density(edge, *shares)
+
+
+def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTable:
+    """O/E of every combination of some context columns, worst first."""
+    keys, group = rows.groups(names)
+    tables = [
+        ratio_table(SegmentSums.from_rows(prob, rows.label, group, rows.weight), level=LEVEL)
+        for prob in (rows.before, rows.after)
+    ]
+    order = np.lexsort([-tables[1].weight, -certain_distance(tables[1])])
+    kept = order[:TABLE_ROWS]
+    outside = tuple(int(((table.lower > 1) | (table.upper < 1)).sum()) for table in tables)
+    before, after = (ObservedOverExpected(*(np.asarray(column)[kept] for column in table)) for table in tables)
+    curve = _curve_of(rows, names, keys, group, curves)[kept]
+    kept_keys = tuple(key[kept] for key in keys)
+    return ContextTable(tuple(names), kept_keys, before, after, curve, len(order), (outside[0], outside[1]))
+
+
+def certain_distance(table: ObservedOverExpected) -> Floats:
+    r"""How far O/E surely is from 1: :math:`\max(0, \log lower, -\log upper)`.
+
+    >>> sums = SegmentSums.from_rows([0.5] * 6, [1, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 1])
+    >>> certain_distance(ratio_table(sums)).tolist()
+    [0.0, 0.0]
+    """
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.maximum(np.log(table.lower), -np.log(table.upper)), 0.0)
+
+
+def _curve_of(rows: Rows, names: Sequence[str], keys: list[NDArray[Any]], group: Codes, curves: Curves) -> Codes:
+    """The one curve that serves each context, or -1; a leading context column has curves of its own level."""
+    if len(names) < len(curves.contexts) and tuple(names) == curves.contexts[: len(names)]:
+        return curves.rows_of(dict(zip(names, keys, strict=True)), len(keys[0]), depth=len(names))
+    curve = np.zeros(len(keys[0]), np.int64)
+    curve[group] = rows.curve
+    mixed = np.zeros(len(curve), bool)
+    mixed[group[curve[group] != rows.curve]] = True
+    return np.where(mixed, -1, curve)
+
+
+def dots(rows: Rows, table: ContextTable) -> Dots:
+    """Observed rates along the raw score: bins of equal mass within each context of the table."""
+    _, group = rows.groups(table.names)
+    place = np.full(int(group.max()) + 1, -1)
+    place[np.asarray(table.after.context)] = np.arange(len(table.curve))
+    owner = place[group]
+    order = np.lexsort([rows.logit, owner])
+    order = order[owner[order] >= 0]
+    owner, w = owner[order], rows.weight[order]
+    weight = table.after.weight
+    many = np.clip(weight // DOT_WEIGHT, 1, DOTS).astype(np.int64)
+    ends = np.cumsum(weight)
+    middle = np.cumsum(w) - 0.5 * w - (ends - weight)[owner]
+    part = np.clip((middle / weight[owner] * many[owner]).astype(np.int64), 0, many[owner] - 1)
+    start = np.concatenate([[0], np.cumsum(many)])
+    cell = start[owner] + part
+    columns = (w, w * rows.before[order], w * rows.label[order])
+    size, prob, positive = (np.bincount(cell, column, int(start[-1])) for column in columns)
+    return Dots(start, over(prob, size), over(positive, size))
+
+
+def daily(rows: Rows) -> Daily:
+    """Mean scores beside the label rate, by day."""
+    sums = [SegmentSums.from_rows(prob, rows.label, rows.day, rows.weight) for prob in (rows.before, rows.after)]
+    ratio = ratio_table(sums[1], level=LEVEL)
+    interval = rates(sums[1].weight, sums[1].positive)
+    return Daily(sums[1].key, sums[1].weight, sums[0].mean_prob, sums[1].mean_prob, *interval, ratio)

@@ -1,0 +1,201 @@
+"""The rows a report is about: read from a log or from a fitted histogram, scored by the curves, contexts as codes.
+
+Nothing is summed here; that is the business of :mod:`isolayer.report.evidence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.curves import Curves, evaluate, logit_of, prob_of
+from isolayer.errors import InputError, need
+from isolayer.frames import column, column_names, numbers
+from isolayer.histogram import Histogram
+from isolayer.keys import Codes, combine, encode
+from isolayer.metrics.rows import labels, same_length, weights
+
+Floats = NDArray[np.float64]
+Keys = tuple[NDArray[Any], Codes]  # a vocabulary, and the place of each row's value in it
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows with their scores before and after, every column ``[n]``; rows of weight 0 are gone.
+
+    Args:
+        logit: Raw score as a logit.
+        calibrated: The same after its curve.
+        label: What happened, in [0, 1].
+        weight: Frequency weights.
+        keys: For each context column its vocabulary and the codes of the rows.
+        curve: The curve that served each row.
+        day: Dates or whole numbers, or None.
+        in_sample: Whether the curves were fitted to these very rows.
+    """
+
+    logit: Floats
+    calibrated: Floats
+    label: Floats
+    weight: Floats
+    keys: dict[str, Keys]
+    curve: Codes
+    day: NDArray[Any] | None = None
+    in_sample: bool = False
+
+    @property
+    def before(self) -> Floats:
+        """Raw probability."""
+        return prob_of(self.logit)
+
+    @property
+    def after(self) -> Floats:
+        """Calibrated probability."""
+        return prob_of(self.calibrated)
+
+    def groups(self, names: Sequence[str]) -> tuple[list[NDArray[Any]], Codes]:
+        """The combinations of some context columns that occur, a column of values each, and each row's combination."""
+        chosen = [self.keys[name] for name in names]
+        parts, group = combine([codes for _, codes in chosen], [len(words) for words, _ in chosen], len(self.logit))
+        return [words[part] for (words, _), part in zip(chosen, parts, strict=True)], group
+
+
+def from_log(
+    log: Any,
+    curves: Curves,
+    *,
+    score: str = "score",
+    label: str = "label",
+    contexts: Sequence[str] | None = None,
+    weight: str | None = None,
+    date: str | None = None,
+) -> Rows:
+    """Read the named columns of a log and score them.
+
+    Args:
+        log: A dict of columns, a frame (pandas, polars, pyarrow) or the path of a Parquet file.
+        curves: The curves to score with.
+        score: Column of raw scores, on the scale of the curves.
+        label: Column of labels in [0, 1].
+        contexts: Columns to report by; by default the contexts of the curves. Curves of several tasks take the task
+            from the name of the label when the log has no column ``task``.
+        weight: Column of frequency weights.
+        date: Column of dates, or of whole numbers of days.
+
+    >>> from isolayer.grid import Grid
+    >>> from_log({"score": [0.0], "label": [1], "device": ["tv"]}, Curves.identity(Grid()), contexts=["device"]).before
+    array([0.5])
+    """
+    names = [name for name in (score, label, weight, date, *(contexts or ()), *curves.contexts) if name]
+    log = _read(log, names)
+    given = [name for name in curves.contexts if name in names_of(log) or name != "task"]
+    wanted = given if contexts is None else _listed(contexts)
+    scores = numbers(score, column(log, score))
+    if len(scores) == 0:
+        raise InputError("log: expected at least one row, got none; check the filter that made this table")
+    context = {name: column(log, name) for name in given}
+    if len(given) < len(curves.contexts):
+        context["task"] = np.full(len(scores), _task_of(curves, label))
+    y = labels(column(log, label), len(scores), label)
+    w = weights(None if weight is None else column(log, weight), len(scores))
+    rows = Rows(
+        scores if curves.scale == "logit" else logit_of(scores),
+        curves.decision(scores, context),
+        y,
+        w,
+        {name: _encoded(column(log, name), name, len(scores)) for name in wanted},
+        curves.rows_of(context, len(scores)),
+        None if date is None else days(date, column(log, date), len(scores)),
+    )
+    return rows if w.all() else _kept(rows, w > 0)
+
+
+def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
+    """The rows a histogram sums, each at the mean logit of its bin: what a fitted calibrator still knows of its rows.
+
+    >>> histogram = Histogram.from_arrays([0.0, 0.0, 1.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
+    >>> rows = from_histogram(histogram, Curves.from_histogram(histogram))
+    >>> rows.label.tolist(), rows.weight.tolist(), rows.in_sample
+    ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0], True)
+    """
+    mean = histogram.logit / histogram.weight
+    cells = np.arange(len(mean))
+    cell, label = np.concatenate([cells, cells]), np.repeat([1.0, 0.0], len(mean))
+    weight = np.concatenate([histogram.positive, histogram.weight - histogram.positive])
+    group = histogram.group[cell]
+    context = {name: key[group] for name, key in zip(histogram.contexts, histogram.keys, strict=True)}
+    curve = curves.rows_of(context if context else None, len(cell))
+    keys = {name: encode(values, name) for name, values in context.items()}
+    calibrated = evaluate(curves.values, curve, mean[cell], curves.grid)
+    rows = Rows(mean[cell], calibrated, label, weight, keys, curve, in_sample=True)
+    return _kept(rows, weight > 1e-9 * float(weight.max(initial=0)))
+
+
+def days(name: str, values: Any, rows: int) -> NDArray[Any]:
+    """A column as whole days: dates (from datetimes, dates or ISO text), or whole numbers as they are.
+
+    >>> days("when", ["2026-03-01T12:30", "2026-03-02"], 2).astype(str).tolist()
+    ['2026-03-01', '2026-03-02']
+    """
+    found = np.asarray(values)
+    same_length(name, found, rows)
+    if found.dtype.kind in "iu":
+        return found
+    remedy = "give dates, ISO text or day numbers"
+    try:
+        when = found.astype("datetime64[D]")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected dates, got {found[0]!r}; {remedy}") from error
+    if found.dtype.kind == "f" or np.isnat(when).any():
+        raise InputError(f"{name}: expected dates, got {found.dtype} with missing values; {remedy}")
+    return when
+
+
+def _kept(rows: Rows, keep: NDArray[np.bool_]) -> Rows:
+    keys = {name: (words, codes[keep]) for name, (words, codes) in rows.keys.items()}
+    columns = (rows.logit[keep], rows.calibrated[keep], rows.label[keep], rows.weight[keep])
+    day = None if rows.day is None else rows.day[keep]
+    return Rows(*columns, keys, rows.curve[keep], day, rows.in_sample)
+
+
+def names_of(log: Any) -> list[str]:
+    """Columns of a log that was read; an error for what is no frame."""
+    names = column_names(log)
+    if names is None:
+        raise InputError(
+            f"log: expected a frame, a dict of columns or a Parquet path, got {type(log).__name__}; give one of those"
+        )
+    return names
+
+
+def _task_of(curves: Curves, label: str) -> str:
+    """The task that a label is, for a log without a column that says it."""
+    tasks = curves.keys[1][0].tolist()
+    if label not in tasks:
+        raise InputError(f"label: expected a task of the curves, {tasks}, got {label!r}; rename it or add column task")
+    return label
+
+
+def _listed(contexts: Sequence[str]) -> list[str]:
+    if isinstance(contexts, str):
+        raise InputError(f"contexts: expected names in a list, got {contexts!r}; use [{contexts!r}]")
+    return list(contexts)
+
+
+def _read(log: Any, names: list[str]) -> Any:
+    if not isinstance(log, str | Path):
+        return log
+    parquet = need("pyarrow.parquet", "report")
+    present = parquet.read_schema(log).names
+    return parquet.read_table(log, columns=[name for name in dict.fromkeys(names) if name in present])
+
+
+def _encoded(values: Any, name: str, rows: int) -> Keys:
+    words, codes = encode(values, name)
+    same_length(name, codes, rows)
+    return words, codes

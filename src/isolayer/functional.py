@@ -54,7 +54,7 @@ def _expanded(x: Tensor, rows: Tensor) -> Tensor:
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     """``function.apply``, which torch leaves untyped."""
-    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
+    result: Tensor = function.apply(*args)
     return result
 
 

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from isolayer.curves import Curves
 from isolayer.errors import InputError
+from isolayer.histogram import Histogram
 from isolayer.policy import (
     Estimate,
     curve_examination,
@@ -226,13 +228,19 @@ def test_slate_estimators_are_exact_under_the_position_based_model(seed):
     assert chance @ (click * model_weight**2).sum(1) <= chance @ (click * item_weight**2).sum(1) + 1e-9
 
 
-def test_examination_is_the_ratio_of_two_curves():
-    class Halving:
-        def predict(self, score, context):
-            return 0.5 ** np.asarray(context) / (1 + np.exp(-score))
-
-    ratio = curve_examination(Halving(), [-1.0, 2.0], np.array([1, 3]), np.array([0, 0]))
-    np.testing.assert_allclose(ratio, [0.5, 0.125])
+def test_examination_read_off_fitted_curves_is_that_of_the_clicks():
+    rng = np.random.default_rng(0)
+    logit, position = rng.normal(0, 1, 200_000), rng.integers(0, 3, 200_000)
+    examination = np.array([1.0, 0.5, 0.2])
+    click = rng.random(200_000) < examination[position] / (1 + np.exp(-logit))
+    curves = Curves.from_histogram(Histogram.from_arrays(logit, click.astype(float), {"position": position}))
+    asked = np.tile(np.linspace(-1, 1.5, 20), 3)
+    shown, top = np.repeat([0, 1, 2], 20), np.zeros(60, np.int64)
+    ratio = curve_examination(curves, asked, {"position": shown}, {"position": top})
+    np.testing.assert_array_equal(ratio[:20], 1)
+    np.testing.assert_allclose(ratio, examination[shown], rtol=0.15)
+    assert ratio[20:40].mean() == pytest.approx(0.5, abs=0.02)
+    assert ratio[40:].mean() == pytest.approx(0.2, abs=0.02)
 
 
 @pytest.mark.parametrize(

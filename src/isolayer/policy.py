@@ -19,12 +19,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from isolayer.curves import Curves
 from isolayer.errors import InputError
 
 Column = NDArray[np.float64]
 _LOG_TIME_STEP = 0.3  # of the quadrature over arrival times; its error is about exp(-pi^2 / step) = 5e-15
-_EARLIEST = 1e-13  # arrivals before this share of the mean first arrival are left out
-_LATEST = 35.0  # and those after this many mean arrivals of the slowest item, exp(-35) = 6e-16
+_EARLIEST, _LATEST = 1e-13, 35.0  # share of the first mean arrival, and multiple of the last: what is integrated over
 _CHUNK = 2**22  # numbers a temporary array may hold
 
 
@@ -80,10 +80,10 @@ def importance_weight(target_prob: ArrayLike, logging_prob: ArrayLike, *, clip: 
     [2.0, 0.5]
     """
     target, logging = _columns(target_prob=target_prob, logging_prob=logging_prob)
-    _within("target_prob", target, target >= 0, "probabilities in [0, 1]", "pass probabilities, not logits")
-    _within("target_prob", target, target <= 1, "probabilities in [0, 1]", "pass probabilities, not logits")
+    advice = "pass probabilities, not logits"
+    _within("target_prob", target, (target >= 0) & (target <= 1), "probabilities in [0, 1]", advice)
     _within("logging_prob", logging, logging > 0, "probabilities in (0, 1]", "drop rows the logger could not make")
-    _within("logging_prob", logging, logging <= 1, "probabilities in (0, 1]", "pass probabilities, not logits")
+    _within("logging_prob", logging, logging <= 1, "probabilities in (0, 1]", advice)
     return np.minimum(target / logging, clip)
 
 
@@ -204,14 +204,8 @@ def estimates(
     ['dm', 'dr', 'dros', 'ipw', 'snipw', 'switch_dr']
     """
     columns = (reward, weight, logged_hat, target_hat)
-    return {
-        "dm": dm(target_hat),
-        "ipw": ipw(reward, weight),
-        "snipw": snipw(reward, weight),
-        "dr": dr(*columns),
-        "switch_dr": switch_dr(*columns),
-        "dros": dros(*columns),
-    }
+    alone = {"dm": dm(target_hat), "ipw": ipw(reward, weight), "snipw": snipw(reward, weight)}
+    return alone | {"dr": dr(*columns), "switch_dr": switch_dr(*columns), "dros": dros(*columns)}
 
 
 def softmax_propensity(utility_logit: ArrayLike, *, temperature: float = 1.0) -> Column:
@@ -281,15 +275,15 @@ def exposure(placement: ArrayLike, examination: ArrayLike) -> Column:
     return np.asarray(np.asarray(placement, float) @ np.asarray(examination, float))
 
 
-def curve_examination(curves: Any, relevance_logit: ArrayLike, context: Any, reference: Any) -> Column:
+def curve_examination(curves: Curves, relevance_logit: ArrayLike, context: Any, reference: Any) -> Column:
     """Examination of each row read off position-bias curves: its observed over its reference probability.
 
     Under trust bias it depends on relevance, which no single number per position can express.
 
     Args:
-        curves: Fitted position-bias curves; ``curves.predict(score, context)`` gives observed probabilities.
+        curves: Position-bias curves: relevance to observed probability, one a position.
         relevance_logit: Relevance of each row, shape ``[n]``.
-        context: Context of each row (its position), as ``curves.predict`` takes it.
+        context: Context of each row (its position), as :meth:`Curves.predict` takes it.
         reference: Context of full exposure for each row (the top position), likewise.
 
     Returns:

@@ -285,7 +285,7 @@ def _train(network: _MonotoneNetwork, tensors: list[Tensor], *, epochs: int, bat
             shown = group * (torch.rand(len(part)) >= _HIDDEN_SHARE)
             loss = torch.nn.functional.binary_cross_entropy_with_logits(network(logit, shown), label, weight)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
 

@@ -18,7 +18,8 @@ from isolayer.curves import logit_of
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.histogram import Histogram, bin_of
-from isolayer.tables import Reading, RowsDropped, collect, double, fold_of, grouped, histogram_of
+from isolayer.sources import collect, double
+from isolayer.tables import Reading, RowsDropped, fold_of, grouped, histogram_of
 
 DIALECTS = ("duckdb", "bigquery", "snowflake", "trino", "postgres")
 

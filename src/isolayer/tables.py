@@ -1,9 +1,8 @@
 """Histograms from tables: one Ibis expression that an engine runs, so that only sums leave it.
 
-A *source* is an Ibis table of any backend, a Parquet path or glob, a DuckDB relation, or a frame (pandas, polars,
-pyarrow, a dict of columns); DuckDB is the embedded default. The expression bins, checks and groups in one pass without
-joins or window functions: a row that cannot be used falls into a bin of its own kind, so counting such rows costs
-nothing. How curves are applied to a table is the business of :mod:`isolayer.export_sql`.
+The expression bins, checks and groups in one pass without joins or window functions: a row that cannot be used falls
+into a bin of its own kind, so counting such rows costs nothing. What can be a table is the business of
+:mod:`isolayer.sources`, how curves are applied to one that of :mod:`isolayer.export_sql`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +25,11 @@ from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.histogram import BINS_PER_STEP, Histogram, bins
 from isolayer.keys import combine, encode
+from isolayer.sources import Table, Value, as_table, collect, double, is_relation, unbound
 
-Table = Any  # an Ibis table; Ibis has no types to check against
-Value = Any  # an Ibis column or scalar
 OnBadRows = Literal["error", "drop"]
 
 _MOST = 1e300  # a number is finite when it lies between this and its negative: true of NaN in no engine
-_ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that is run on it
 _PRIME = 2**31 - 1
 _UNUSED = -1  # bin of rows of weight 0
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
@@ -147,82 +142,6 @@ def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> T
     return prepared.group_by([*keys, "fold", "bin"]).agg(count=prepared.count(), **sums)
 
 
-def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
-    """Run an expression over a source in its own engine, and fetch the answer.
-
-    >>> collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
-    [{'total': 3}]
-    """
-    if is_relation(source):
-        return relation_query(source, ask(unbound(source))).to_arrow_table()
-    return ask(as_table(source)).to_pyarrow()
-
-
-def as_table(source: Any) -> Table:
-    """The Ibis table of a source that is not a DuckDB relation; paths and frames are read by Ibis's default, DuckDB."""
-    if isinstance(source, ibis.Table):
-        return source
-    if isinstance(source, str | Path):
-        with warnings.catch_warnings():  # Ibis asks DuckDB by a name that DuckDB 2 deprecates: nobody's to repair here
-            warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-            return ibis.read_parquet(_parquet(str(source)))
-    try:
-        return ibis.memtable(_arrow(source))
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        raise InputError(
-            "table: expected an Ibis table, a Parquet path, a DuckDB relation or a frame, got "
-            f"{type(source).__name__} ({error}); convert it"
-        ) from error
-
-
-def _arrow(frame: Any) -> pa.Table:
-    """A frame as Arrow sees it."""
-    if isinstance(frame, Mapping):
-        return pa.table(dict(frame))
-    if hasattr(frame, "iloc"):  # pandas: its index is not a column
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    return pa.table(frame)
-
-
-def is_relation(source: Any) -> bool:
-    """Whether a source is a DuckDB relation, told without importing DuckDB.
-
-    >>> is_relation({"score": [0.1]})
-    False
-    """
-    return type(source).__name__ == "DuckDBPyRelation"
-
-
-def unbound(relation: Any, name: str = _ROWS) -> Table:
-    """An Ibis table with the columns of a DuckDB relation, to build expressions for :func:`relation_query`."""
-    schema = relation.limit(0).to_arrow_table().schema
-    return ibis.table(ibis.Schema.from_pyarrow(schema), name=name)
-
-
-def relation_query(relation: Any, expression: Table) -> Any:
-    """A DuckDB relation that runs an expression over :func:`unbound` on the relation's own connection."""
-    return relation.query(_ROWS, ibis.to_sql(expression, dialect="duckdb"))
-
-
-def double(value: float) -> Value:
-    """A literal that every engine reads as exactly this double.
-
-    Engines read ``0.1`` as a decimal and convert by one division, which is exact for up to 15 digits. Other numbers
-    are written as the quotient of two integers below 2**53, the second a power of two.
-
-    >>> ibis.to_sql(double(1 / 3) + 0.5, dialect="duckdb").split()[1:4]
-    ['(', 'CAST(6004799503160661', 'AS']
-    """
-    number = float(value)
-    if float(f"{number:.15g}") == number:
-        return ibis.literal(number, "float64")
-    ratio = Fraction(number)
-    if max(abs(ratio.numerator), ratio.denominator) > 2**62:
-        return ibis.literal(number, "float64")
-    whole, part = (ibis.literal(n, "int64").cast("float64") for n in (ratio.numerator, ratio.denominator))
-    return whole / part
-
-
 def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
     """Whether a score can be used, and its logit, which is NULL where it cannot; as in :mod:`isolayer.curves`."""
     score = score.cast("float64")
@@ -261,18 +180,6 @@ def latest(source: Any, reading: Reading) -> float | None:
     answer = collect(source, lambda table: table.agg(newest=_time(table, reading).max()))
     newest = answer["newest"][0].as_py()
     return None if newest is None else float(newest)
-
-
-def _parquet(path: str) -> str:
-    """A path as DuckDB reads it: a folder means all Parquet files in it."""
-    if "://" in path:
-        return path
-    if Path(path).is_dir():
-        path = str(Path(path) / "**" / "*.parquet")
-    root = Path(path).anchor or "."
-    if next(Path(root).glob(str(Path(path)).removeprefix(Path(path).anchor)), None) is None:
-        raise InputError(f"table: expected Parquet files at {path!r}, got none; check the path")
-    return path
 
 
 def _check_columns(table: Table, reading: Reading) -> None:

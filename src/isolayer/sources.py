@@ -1,0 +1,112 @@
+"""Sources: what holds rows, and how an expression is run where they are.
+
+A *source* is an Ibis table of any backend, a Parquet path, glob or folder, a DuckDB relation, or a frame (pandas,
+polars, pyarrow, a dict of columns). Ibis's default backend, an embedded DuckDB, reads paths and frames. What the columns
+mean is not known here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import ibis
+import pyarrow as pa
+
+from isolayer.errors import InputError
+
+Table = Any  # an Ibis table; Ibis has no types to check against
+Value = Any  # an Ibis column or scalar
+
+ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that is run on it
+
+
+def as_table(source: Any) -> Table:
+    """The Ibis table of a source that is not a DuckDB relation; paths and frames are read by Ibis's default, DuckDB."""
+    if isinstance(source, ibis.Table):
+        return source
+    if isinstance(source, str | Path):
+        with warnings.catch_warnings():  # Ibis asks DuckDB by a name that DuckDB 2 deprecates: nobody's to repair here
+            warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
+            return ibis.read_parquet(_parquet(str(source)))
+    try:
+        return ibis.memtable(_arrow(source))
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(
+            "table: expected an Ibis table, a Parquet path, a DuckDB relation or a frame, got "
+            f"{type(source).__name__} ({error}); convert it"
+        ) from error
+
+
+def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
+    """Run an expression over a source in its own engine, and fetch the answer.
+
+    >>> collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
+    [{'total': 3}]
+    """
+    if is_relation(source):
+        return relation_query(source, ask(unbound(source))).to_arrow_table()
+    return ask(as_table(source)).to_pyarrow()
+
+
+def is_relation(source: Any) -> bool:
+    """Whether a source is a DuckDB relation, told without importing DuckDB.
+
+    >>> is_relation({"score": [0.1]})
+    False
+    """
+    return type(source).__name__ == "DuckDBPyRelation"
+
+
+def unbound(relation: Any, name: str = ROWS) -> Table:
+    """An Ibis table with the columns of a DuckDB relation, to build expressions for :func:`relation_query`."""
+    schema = relation.limit(0).to_arrow_table().schema
+    return ibis.table(ibis.Schema.from_pyarrow(schema), name=name)
+
+
+def relation_query(relation: Any, expression: Table) -> Any:
+    """A DuckDB relation that runs an expression over :func:`unbound` on the relation's own connection."""
+    return relation.query(ROWS, ibis.to_sql(expression, dialect="duckdb"))
+
+
+def double(value: float) -> Value:
+    """A literal that every engine reads as exactly this double.
+
+    Engines read ``0.1`` as a decimal and convert by one division, which is exact for up to 15 digits. Other numbers
+    are written as the quotient of two integers below 2**53, the second a power of two.
+
+    >>> ibis.to_sql(double(1 / 3) + 0.5, dialect="duckdb").split()[1:4]
+    ['(', 'CAST(6004799503160661', 'AS']
+    """
+    number = float(value)
+    if float(f"{number:.15g}") == number:
+        return ibis.literal(number, "float64")
+    ratio = Fraction(number)
+    if max(abs(ratio.numerator), ratio.denominator) > 2**62:
+        return ibis.literal(number, "float64")
+    whole, part = (ibis.literal(n, "int64").cast("float64") for n in (ratio.numerator, ratio.denominator))
+    return whole / part
+
+
+def _arrow(frame: Any) -> pa.Table:
+    """A frame as Arrow sees it."""
+    if isinstance(frame, Mapping):
+        return pa.table(dict(frame))
+    if hasattr(frame, "iloc"):  # pandas: its index is not a column
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.table(frame)
+
+
+def _parquet(path: str) -> str:
+    """A path as DuckDB reads it: a folder means all Parquet files in it."""
+    if "://" in path:
+        return path
+    if Path(path).is_dir():
+        path = str(Path(path) / "**" / "*.parquet")
+    root = Path(path).anchor or "."
+    if next(Path(root).glob(str(Path(path)).removeprefix(Path(path).anchor)), None) is None:
+        raise InputError(f"table: expected Parquet files at {path!r}, got none; check the path")
+    return path

@@ -351,7 +351,10 @@ def _read(X: Any, contexts: Sequence[str], scale: Scale) -> tuple[Column, dict[s
     if names is None:
         if contexts:
             raise InputError(f"X: expected a frame with the columns {list(contexts)}, got an array; give a frame")
-        score = numbers("score", X).reshape(-1)
+        score = numbers("score", X)
+        if score.ndim != 1 and score.shape[1:] != (1,):
+            raise InputError(f"X: expected scores of shape [n] or [n, 1], got {score.shape}; give one column of scores")
+        score = score.reshape(-1)
     else:
         rest = [name for name in names if name not in contexts]
         if "score" not in rest and len(rest) != 1:
@@ -359,4 +362,9 @@ def _read(X: Any, contexts: Sequence[str], scale: Scale) -> tuple[Column, dict[s
                 f"X: expected one column besides {list(contexts)}, or one called 'score', got {rest}; select columns"
             )
         score = numbers("score", column(X, "score" if "score" in rest else rest[0]))
-    return (logit_of(score) if scale == "prob" else score), {name: column(X, name) for name in contexts}
+    context = {name: column(X, name) for name in contexts}
+    if scale == "logit":
+        return score, context
+    if not ((score >= 0) & (score <= 1)).all():
+        raise InputError(f'score: expected probabilities, got {score.min()} to {score.max()}; for logits scale="logit"')
+    return logit_of(score), context

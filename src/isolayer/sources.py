@@ -1,8 +1,8 @@
 """Sources: what holds rows, and how an expression is run where they are.
 
 A *source* is an Ibis table of any backend, a Parquet path, glob or folder, a DuckDB relation, or a frame (pandas,
-polars, pyarrow, a dict of columns). Ibis's default backend, an embedded DuckDB, reads paths and frames. What the columns
-mean is not known here.
+polars, pyarrow, a dict of columns). Ibis's default backend, an embedded DuckDB, reads paths and frames. What the
+columns mean is not known here.
 """
 
 from __future__ import annotations

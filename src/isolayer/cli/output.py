@@ -1,0 +1,116 @@
+"""What commands print: results on stdout, as a table or as JSON, and everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr.
+
+    >>> note("guessed: --label click")
+    """
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+
+
+def show(numbers: dict[str, Any], *, as_json: bool) -> None:
+    """Named figures, one a line, or a JSON object.
+
+    >>> show({"rows": 3}, as_json=True)
+    {"rows": 3}
+    """
+    if as_json:
+        print(json.dumps(plain(numbers)))
+        return
+    width = max(len(name) for name in numbers)
+    for name, value in numbers.items():
+        print(f"{name.replace('_', ' '):<{width}}  {text(value)}")
+
+
+def show_table(
+    columns: Mapping[str, Sequence[Any]], *, as_json: bool, most: int | None = None, title: str = ""
+) -> None:
+    """Columns as a table, the first ``most`` rows of it, or as JSON rows, one a line.
+
+    >>> show_table({"device": ["tv"], "ratio": [1.25]}, as_json=True)
+    {"device": "tv", "ratio": 1.25}
+    """
+    rows = list(zip(*columns.values(), strict=True))
+    if as_json:
+        for row in rows:
+            print(json.dumps(plain(dict(zip(columns, row, strict=True)))))
+        return
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name, values in columns.items():
+        numeric = all(isinstance(value, int | float | np.number) for value in values)
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+    for row in rows[:most]:
+        table.add_row(*(text(value) for value in row))
+    # A pipe has no width: rows must not be folded there.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table, markup=False)
+    if most is not None and len(rows) > most:
+        note(f"{len(rows) - most} more rows; --json prints them all")
+
+
+def text(value: Any) -> str:
+    """A value as people read it.
+
+    >>> text(0.123456), text(1234567), text(None), text(float("nan"))
+    ('0.1235', '1,234,567', '-', '-')
+    """
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return "-"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return f"{number:,.0f}" if number.is_integer() and abs(number) >= 1000 else f"{number:.4g}"
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON knows.
+
+    >>> plain({"a": np.float64(1.5), "b": [np.int64(2)], "c": float("nan")})
+    {'a': 1.5, 'b': [2], 'c': None}
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Any]:
+    """A bar on stderr with the time left; call what it gives with (done, total, what is under way)."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def advance(done: int, total: int, what: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=f"{title} {what}".rstrip())
+
+        yield advance

@@ -1,0 +1,71 @@
+"""Commands that show and measure: the demonstration, the paper's tables and figures, the benchmarks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isolayer.cli.output import note, progress_bar, show_table
+from isolayer.errors import InputError, need
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller log.")] = False,
+) -> None:
+    """See everything work in minutes: simulate a feed, debias a ranker, calibrate it, export it, report it.
+
+    Example: isolayer demo
+    """
+    need("isolayer.demo", "all").run(out, quick=quick)
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Name them all.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two seeds and small sizes.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for numbers and pictures.")] = Path("results"),
+    processes: Annotated[int, typer.Option(help="How many processes work at once.")] = 2,
+    page: Annotated[Path | None, typer.Option(help="Also write all results as one Markdown page.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Reproduce the paper's tables and figures, and the studies on real data.
+
+    Each writes its numbers, a picture or table, and a sentence that says whether the paper's claim held. What was
+    interrupted goes on where it stopped.
+
+    Example: isolayer reproduce offline-debiasing --quick
+    """
+    registry, runner = need("isolayer.experiments.registry", "all"), need("isolayer.experiments.runner", "all")
+    if list_ or not names:
+        known = registry.EXPERIMENTS
+        show_table({"name": [e.name for e in known], "what": [e.title for e in known]}, as_json=json)
+        return
+    with progress_bar("reproduce") as advance:
+        results = runner.reproduce(names, quick=quick, seeds=seeds, out=out, progress=advance, processes=processes)
+    columns = {
+        "experiment": [r.name for r in results],
+        "held": [r.held for r in results],
+        "verdict": [r.verdict for r in results],
+    }
+    show_table(columns, as_json=json)
+    if page is not None:
+        page.write_text(runner.results_page(out))
+        note(f"written: {page}")
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks, or all.")] = None,
+) -> None:
+    """Measure every figure the project claims; needs a source checkout. Ends with code 1 if one was missed.
+
+    Example: isolayer bench layer
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    if not Path("benchmarks/__main__.py").exists():
+        raise InputError("bench: expected the folder benchmarks here, got none; run it in a checkout of the source")
+    raise typer.Exit(need("benchmarks.__main__", "dev").main(list(names or [])))

@@ -114,7 +114,7 @@ def logger_test(
 
 
 def _relative_effect(error: Floats, surprise: Floats, prob: Floats, list_: NDArray[np.intp]) -> LoggerTest:
-    """Regression of relative errors on surprise, rows weighted by the inverse variance of a label, lists independent."""
+    """Regression of relative errors on surprise, weighted by the inverse variance of a label, lists independent."""
     spare = np.maximum(1 - prob, _SPARE)
     gain = error * surprise / spare
     information = float((surprise**2 * prob / spare).sum())

@@ -1,0 +1,338 @@
+"""Training: logs are streamed, runs resume to the bit, days follow one another, and torchrun is the same command."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from isolayer import InputError, simulate
+from isolayer.debias import DualHead
+from isolayer.debias.baselines import Naive
+from isolayer.debias.diagnose import position_effect
+from isolayer.stream import Columns, LogBatches, ParquetLogs
+from isolayer.training import Fit, load_weights, train
+
+COLUMNS = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
+
+
+def write(path, log, rows=None, row_group=2_000):
+    take = slice(rows)
+    width = log["features"].shape[1]
+    features = pa.FixedSizeListArray.from_arrays(pa.array(log["features"][take].ravel()), width)
+    table = pa.table({"features": features} | {name: log[name][take] for name in ("click", "position", "device")})
+    pq.write_table(table, path, row_group_size=row_group)
+    return path
+
+
+@pytest.fixture(scope="module")
+def log_file(tmp_path_factory):
+    log = simulate.debias_feed("position", "spurious").log(1_000)
+    return write(tmp_path_factory.mktemp("logs") / "day.parquet", log)
+
+
+def dual_head(seed=0, **options):
+    torch.manual_seed(seed)
+    backbone = nn.Sequential(nn.Linear(12, 16), nn.ReLU())
+    contexts = {"position": 10, "device": 3}
+    return DualHead(backbone, width=16, tasks=("click",), contexts=contexts, **options)
+
+
+def numbered(path, groups, rows=50):
+    """A log whose one feature is the number of the row."""
+    number = np.arange(groups * rows)
+    table = pa.table({"x": number.astype(np.float32), "y": number % 2, "k": number % 3})
+    pq.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def read(logs, **options):
+    batches = list(LogBatches(logs, **options))
+    return [int(x) for batch in batches for x in batch.features[:, 0]], [len(batch.features) for batch in batches]
+
+
+@pytest.mark.parametrize("groups", [1, 3, 12])
+@pytest.mark.parametrize("world", [1, 2])
+def test_every_row_is_read_once_by_one_process(tmp_path, groups, world):
+    columns = Columns(["x"], ["y"], ["k"])
+    logs = ParquetLogs(numbered(tmp_path / "log.parquet", groups), columns, held_out=0.2, buffer=60)
+    seen = {}
+    for training in (True, False):
+        parts = [
+            read(logs, batch_size=1, train=training, place=lambda rank=rank: (rank, world)) for rank in range(world)
+        ]
+        assert len({len(rows) for rows, _ in parts}) == 1  # a process that had more batches would wait for ever
+        seen[training] = [row for rows, _ in parts for row in rows]
+        assert len(set(seen[training])) == len(seen[training])
+    assert len(seen[False]) == groups * 50 * 0.2
+    assert sorted(seen[True] + seen[False]) == list(range(groups * 50))
+
+
+def test_orders_differ_by_epoch_and_rows_held_out_do_not(tmp_path):
+    logs = ParquetLogs(numbered(tmp_path / "log.parquet", 12), Columns(["x"], ["y"], ["k"]), buffer=120)
+    one, sizes = read(logs, batch_size=50, train=True, epoch=lambda: 0)
+    two, _ = read(logs, batch_size=50, train=True, epoch=lambda: 1)
+    assert sizes == [50] * 10  # whole batches only: what is left over differs by epoch
+    assert one == read(logs, batch_size=50, train=True, epoch=lambda: 0)[0]
+    assert one != two
+    assert one != sorted(one)
+    held, sizes = read(logs, batch_size=25, train=False, epoch=lambda: 0)
+    assert sizes == [25, 25, 10]
+    assert held == sorted(held) == read(logs, batch_size=25, train=False, epoch=lambda: 1)[0]
+    other = ParquetLogs(logs.paths, logs.columns, seed=1)
+    assert held != read(other, batch_size=25, train=False)[0]
+
+
+def test_no_more_is_read_than_the_buffer_asks_for(tmp_path):
+    class Counted(ParquetLogs):
+        def read(self, group, rows):
+            pieces.append(len(rows))
+            return super().read(group, rows)
+
+    pieces = []
+    logs = Counted(numbered(tmp_path / "log.parquet", 40), Columns(["x"], ["y"], ["k"]), held_out=0.0, buffer=100)
+    batches = iter(LogBatches(logs, batch_size=20, train=True))
+    for _ in range(5):
+        next(batches)
+    assert sum(pieces) == 100  # two row groups of forty
+    next(batches)
+    assert sum(pieces) == 200
+
+
+def test_columns_become_tensors(tmp_path):
+    table = pa.table(
+        {
+            "lists": pa.array([[1.0, 2.0], [3.0, 4.0]]),
+            "a": pa.array([1, 3], pa.int16()),
+            "b": pa.array([2.0, 4.0]),
+            "like": pa.array([1, None]),
+            "click": pa.array([True, False]),
+            "position": pa.array([4, -1], pa.int8()),
+            "weight": pa.array([0.5, 2.0]),
+        }
+    )
+    one = Columns("lists", ["like", "click"], ["position"], "weight").batch(table)
+    two = Columns(["a", "b"], ["like", "click"], ["position"]).batch(table)
+    assert torch.equal(one.features, two.features)
+    assert one.features.tolist() == [[1, 2], [3, 4]]
+    assert one.labels["click"].tolist() == [1, 0]
+    assert one.mask["like"].tolist() == [True, False]
+    assert set(one.mask) == {"like"}
+    assert one.context["position"].tolist() == [4, -1]
+    assert one.weight.tolist() == [0.5, 2]
+    assert two.weight is None
+    for columns, message in (
+        (Columns(["like"], ["click"], []), "column 'like': expected no nulls, got 1; fill them, unknown ids with -1"),
+        (Columns(["a"], ["click"], ["b"]), "column 'b': expected int64, got double; cast the column"),
+    ):
+        with pytest.raises(InputError) as error:
+            columns.batch(table)
+        assert str(error.value) == message
+    ragged = pa.table({"lists": pa.array([[1.0], [1.0, 2.0]])})
+    with pytest.raises(InputError, match="expected lists of one length"):
+        Columns("lists", [], []).batch(ragged)
+    with pytest.raises(InputError, match="features: expected finite values"):
+        Columns(["x"], [], []).batch(pa.table({"x": [float("nan")]}))
+
+
+def test_a_run_leaves_what_it_says(log_file, tmp_path):
+    fit = Fit(epochs=3, batch_size=256, lr=3e-3, progress=False)
+    model = dual_head(alpha=0, beta=1)
+    done = train(model, log_file, **COLUMNS, folder=tmp_path / "run", fit=fit)
+    assert done.model is model
+    assert done.epochs == 3
+    assert done.checkpoint.is_file()
+    (metrics,) = (tmp_path / "run" / "csv").glob("version_*/metrics.csv")
+    with metrics.open() as file:
+        losses = [float(row["held_out_loss"]) for row in csv.DictReader(file) if row["held_out_loss"]]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert done.held_out_loss == pytest.approx(min(losses), rel=1e-5)
+    assert list((tmp_path / "run" / "tensorboard").glob("version_*/events*"))
+    again = load_weights(dual_head(seed=9, alpha=0, beta=1), done.weights)
+    for one, two in zip(again.state_dict().values(), model.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_resumed_equals_uninterrupted_to_the_bit(log_file, tmp_path):
+    def run(folder, epochs, **options):
+        fit = Fit(epochs=epochs, patience=9, batch_size=512, progress=False)
+        return train(dual_head(), log_file, **COLUMNS, folder=tmp_path / folder, fit=fit, **options)
+
+    whole = run("whole", 4)
+    run("cut", 2, start="resume")  # nothing to resume yet: a new run
+    cut = run("cut", 4, start="resume")
+    assert cut.epochs == 4
+    for one, two in zip(whole.model.state_dict().values(), cut.model.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_stops_early_and_keeps_the_best(log_file, tmp_path):
+    fit = Fit(epochs=30, patience=1, batch_size=256, lr=0.1, progress=False)
+    done = train(dual_head(), log_file, **COLUMNS, folder=tmp_path, fit=fit)
+    assert done.epochs < 30
+    last = torch.load(done.checkpoint, weights_only=True)["state_dict"]
+    best = torch.load(tmp_path / "best.ckpt", weights_only=True)["state_dict"]
+    kept = done.model.state_dict()
+    assert all(torch.equal(kept[name], best[f"model.{name}"]) for name in kept)
+    assert not all(torch.equal(kept[name], last[f"model.{name}"]) for name in kept)
+
+
+def test_without_rows_held_out_every_epoch_is_run(log_file, tmp_path):
+    done = train(dual_head(), log_file, **COLUMNS, folder=tmp_path, fit=Fit(epochs=2, held_out=0, progress=False))
+    assert done.held_out_loss is None
+    assert done.epochs == 2
+    assert done.checkpoint.is_file()
+
+
+def test_options_change_the_result(log_file, tmp_path):
+    def weights(folder, **options):
+        fit = Fit(**({"epochs": 1, "batch_size": 512, "progress": False} | options))
+        return train(dual_head(), log_file, **COLUMNS, folder=tmp_path / folder, fit=fit).model.relevance.weight
+
+    base = weights("base")
+    changes = [{"lr": 1e-2}, {"curve_lr": 1.0}, {"batch_size": 256}, {"seed": 1}, {"held_out": 0.3}]
+    changes += [{"epochs": 2}, {"weight": "position"}]
+    assert torch.equal(base, weights("same"))
+    for number, change in enumerate(changes):
+        assert not torch.equal(base, weights(str(number), **change)), change
+
+
+def test_any_model_with_the_interface(log_file, tmp_path):
+    torch.manual_seed(0)
+    model = Naive(nn.Linear(12, 4), width=4, tasks=("click",))
+    done = train(model, [log_file, log_file], **COLUMNS, folder=tmp_path, fit=Fit(epochs=1, lr=1e-2, progress=False))
+    assert done.held_out_loss < 0.7
+
+
+def test_curves_follow_a_drift_over_days_each_read_once(tmp_path):
+    # Bias grows by a third a day; each day's log is deleted before the next day is trained.
+    drift, checkpoint, learned, truth = 0.3, None, [], []
+    model = dual_head(alpha=0, beta=1)
+    for day in range(5):
+        eta = 0.4 * np.exp(drift * day)
+        feed = simulate.Feed(
+            population=simulate.Population(seed=1, items=50_000, hidden=0.1),
+            logger=simulate.Logger(relevance=0.3, spurious=0.7, temperature=1.0),
+            behaviour=simulate.PositionBased(examination=None, eta=eta),
+            tasks=(),
+        )
+        log = feed.log(6_000, seed=day)
+        path = write(tmp_path / f"{day}.parquet", log)
+        fit = Fit(epochs=6 if checkpoint is None else 2, batch_size=1024, lr=4e-3, progress=False)
+        folder = tmp_path / f"run{day}"
+        checkpoint = train(model, path, **COLUMNS, folder=folder, fit=fit, start=checkpoint).checkpoint
+        path.unlink()
+        with torch.no_grad():
+            logit = model.serving()(torch.from_numpy(log["features"]))["click"].numpy()
+        context = {"position": log["position"], "device": log["device"]}
+        learned.append(position_effect(model.curves(), logit, context)[1:])
+        truth.append((1 / np.arange(2, 11)) ** eta)
+    error = np.abs(np.log(learned) - np.log(truth)).mean(1)
+    stale = np.abs(np.log(learned[0]) - np.log(truth)).mean(1)
+    assert error.max() < 0.35  # of the logarithm of the effect, at positions where it goes down to 0.05
+    assert error[-1] < 0.25 < 1.0 < stale[-1]
+
+
+SCRIPT = """
+import json, os, sys, warnings
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+import torch
+from torch import nn
+from isolayer.debias import DualHead
+from isolayer.training import Fit, train
+
+torch.manual_seed(int(os.environ.get("RANK", "0")))
+backbone = nn.Sequential(nn.Linear(12, 16), nn.ReLU())
+contexts = {"position": 10, "device": 3}
+model = DualHead(backbone, width=16, tasks=("click",), contexts=contexts, anchor="detached", alpha=0)
+done = train(
+    model, sys.argv[1], features="features", tasks=["click"], contexts=["position", "device"], folder=sys.argv[2],
+    fit=Fit(epochs=2, batch_size=256, progress=False),
+)
+total = sum(float(p.detach().double().abs().sum()) for p in model.parameters())
+out = {"rank": os.environ.get("RANK", "0"), "loss": done.held_out_loss, "total": total, "epochs": done.epochs}
+print("RESULT " + json.dumps(out), flush=True)
+"""
+
+
+def test_the_same_command_under_torchrun(log_file, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(log_file), str(tmp_path / "run")], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line.split("RESULT ")[1]) for line in done.stdout.splitlines() if "RESULT " in line]
+    assert sorted(result["rank"] for result in results) == ["0", "1"]
+    assert results[0]["total"] == results[1]["total"]  # one model, started from rank 0's and kept the same
+    assert results[0]["loss"] == results[1]["loss"] < 0.5
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"logs": "nowhere"}, "logs: expected a Parquet file or a folder of them, got 'nowhere'; check the path"),
+        (
+            {"tasks": ["like"]},
+            "logs: expected columns ['like'], got ['features', 'click', 'position', 'device']; rename",
+        ),
+        (
+            {"start": "nowhere.ckpt"},
+            "start: expected a checkpoint of an earlier run, got 'nowhere.ckpt'; check the path",
+        ),
+    ],
+)
+def test_mistakes_are_named_and_nothing_is_written(log_file, tmp_path, options, message):
+    arguments = COLUMNS | {"logs": log_file, "folder": tmp_path / "run"} | options
+    with pytest.raises(InputError) as error:
+        train(dual_head(), **arguments)
+    assert str(error.value).startswith(message)
+    assert not Path(tmp_path / "run").exists()
+
+
+def test_small_and_empty_logs(tmp_path):
+    log = simulate.debias_feed("position", "spurious").log(1)
+    few = write(tmp_path / "few.parquet", log, rows=3)
+    with pytest.raises(InputError, match="expected rows to train on and to hold out, got 3 rows; use more rows"):
+        train(dual_head(), few, **COLUMNS, folder=tmp_path / "run")
+    empty = write(tmp_path / "empty.parquet", log, rows=0)
+    with pytest.raises(InputError, match="expected at least one row, got empty files"):
+        train(dual_head(), empty, **COLUMNS, folder=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Fit(epochs=0), "epochs: expected at least 1, got 0; raise it"),
+        (lambda: Fit(lr=0), "lr: expected a positive number, got 0; raise it"),
+        (
+            lambda: ParquetLogs("x", Columns([], [], []), held_out=1),
+            "held_out: expected a share from 0 to below 1, got 1; try 0.1",
+        ),
+        (
+            lambda: ParquetLogs("x", Columns([], [], []), buffer=0),
+            "buffer: expected at least 1 row, got 0; try 65536",
+        ),
+        (
+            lambda: LogBatches(ParquetLogs("x", Columns([], [], [])), batch_size=0, train=True),
+            "batch_size: expected at least 1, got 0; try 1024",
+        ),
+    ],
+)
+def test_settings_are_checked(make, message):
+    with pytest.raises(InputError) as error:
+        make()
+    assert str(error.value) == message

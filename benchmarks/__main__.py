@@ -1,6 +1,7 @@
 """Run benchmarks by name, or all: ``python -m benchmarks [names...]``; writes results/bench.json.
 
-Ends with 1 if a target was missed. ``ISOLAYER_BENCH_QUICK=1`` runs smaller tasks, whose targets need not hold.
+``python -m benchmarks --readme`` writes the last results into the README. A run ends with 1 if a target was missed.
+``ISOLAYER_BENCH_QUICK=1`` runs smaller tasks, whose targets need not hold.
 """
 
 from __future__ import annotations
@@ -12,10 +13,18 @@ import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks import Row, plain_table, progress, quick
 
 RESULTS = Path("results/bench.json")
+README_ROWS = {  # a benchmark that is not here shows all of its rows
+    "layer": [
+        "forward, 501 buckets",
+        "forward + backward, 501 buckets",
+        "peak extra memory, forward + backward, 501 buckets",
+    ],
+}
 
 
 def names_of(package: str = "benchmarks") -> list[str]:
@@ -35,6 +44,14 @@ def machine() -> dict[str, object]:
     }
 
 
+def _kept(names: set[str]) -> dict[str, list[Row]]:
+    """Rows of the last run of the benchmarks that are not run now."""
+    if not RESULTS.exists():
+        return {}
+    last = json.loads(RESULTS.read_text())["rows"]
+    return {name: [Row(**row) for row in rows] for name, rows in last.items() if name in names}
+
+
 def save(rows: dict[str, list[Row]], path: Path = RESULTS) -> None:
     """Write the rows as JSON, in one step: an interrupted run leaves the old file whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,20 +61,48 @@ def save(rows: dict[str, list[Row]], path: Path = RESULTS) -> None:
     part.replace(path)
 
 
+def readme_table(results: dict[str, Any]) -> str:
+    """The figures worth a first look, as Markdown.
+
+    >>> row = {"name": "fit", "target": "", "measured": "2x", "ok": None}
+    >>> readme_table({"machine": {"cores": 2}, "rows": {"layer": [row]}}).splitlines()[2]
+    '| layer: fit | 2x |'
+    """
+    lines = ["| measured on " + f"{results['machine']['cores']} cores | |", "|---|---|"]
+    for name, rows in results["rows"].items():
+        lines += [
+            f"| {name}: {row['name']} | {row['measured']} |"
+            for row in rows
+            if row["name"] in README_ROWS.get(name, [row["name"]])
+        ]
+    return "\n".join([*lines, "", "All of them, with their targets: `make bench`."])
+
+
+def write_readme(readme: Path = Path("README.md"), results: Path = RESULTS) -> None:
+    """Put the table of the last run between the README's markers."""
+    text = readme.read_text()
+    before, marker, rest = text.partition("<!-- figures: written by `python -m benchmarks --readme` -->\n")
+    _, closing, after = rest.partition("<!-- /figures -->")
+    readme.write_text(f"{before}{marker}{readme_table(json.loads(results.read_text()))}\n{closing}{after}")
+
+
 def main(names: list[str]) -> int:
     """Run the named benchmarks, or all; 1 when a target was missed, 2 when a name is unknown."""
+    if names == ["--readme"]:
+        write_readme()
+        return 0
     known = names_of()
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"benchmarks: expected names among {', '.join(known)}, got {', '.join(unknown)}", file=sys.stderr)
         return 2
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = _kept(set(known) - set(names or known))
     for name in names or known:
         progress(f"{name}: starts")
         rows[name] = import_module(f"benchmarks.{name}").run()
         print(f"\n{name}\n{plain_table(rows[name])}", flush=True)
         save(rows)
-    missed = sum(row.ok is False for some in rows.values() for row in some)
+    missed = sum(row.ok is False for name in names or known for row in rows[name])
     print(f"\n{missed} missed; threads {machine()['threads']}; written to {RESULTS}")
     return 1 if missed and not quick() else 0
 

@@ -29,9 +29,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TOLERANCE = 1e-8  # largest KKT residual of a finished context, per unit of its weight (per 1 if it weighs less)
-_STEPS = 100  # Newton steps after which a context counts as not converged; a handful is usual
-_LONGEST = 1.5  # no knot moves farther in a Newton step: up to 1.79 a step along Newton's direction lowers log loss
+_STEPS = 300  # Newton steps after which a context counts as not converged; a handful is usual
+_LONGEST = 1.5  # no knot that rows read moves farther in a step: up to 1.79, Newton's direction lowers log loss
 _INSIDE = 0.99  # how much of the way to a constraint an interior-point step may go
+_PACE = 1e-6  # least product of force and slack aimed at, per unit of unbalanced force
+_FAR = 2.0  # largest deviation from the centre at the start: farther out log loss is too flat to come back from
+_HALVINGS = 12  # of a step that does not come nearer
 _SLACK = 0.05  # the least slack, in steps of the grid, from which the interior-point method starts
 
 
@@ -103,6 +106,11 @@ class Cells:
     def scale(self) -> Floats:
         """Weight of each context, at least 1: what residuals are measured by."""
         return np.maximum(np.bincount(self.context, self.weight, minlength=self.contexts), 1.0)
+
+    @cached_property
+    def touched(self) -> Floats:
+        """1 where a knot is read by a cell, else 0: shape ``[knots, contexts]``."""
+        return (self.spread(np.ones(len(self.context))) > 0).astype(np.float64)
 
     @cached_property
     def _at(self) -> Ints:
@@ -189,8 +197,12 @@ def newton(cells: Cells, centre: Floats, deviation: Floats, penalty: Bands) -> t
     gradient = slope + penalty.apply(deviation)
     factor = factorise(hessian.plus(penalty))
     move = solve(factor, -gradient)
-    longest = np.maximum(np.abs(move).max(0), _LONGEST)
-    return deviation + move * (_LONGEST / longest), gradient, factor
+    return deviation + move * _shortening(cells, move), gradient, factor
+
+
+def _shortening(cells: Cells, move: Floats) -> Floats:
+    """Factor in (0, 1] for each context that keeps a move within ``_LONGEST`` wherever there are rows."""
+    return np.asarray(_LONGEST / np.maximum(np.abs(move * cells.touched).max(0), _LONGEST))
 
 
 def _free(cells: Cells, centre: Floats, penalty: Bands) -> tuple[Floats, Floats, int]:
@@ -215,49 +227,70 @@ def _interior(
 ) -> tuple[Floats, Floats, int]:
     """Deviations at the constrained optimum, residuals, and steps taken, by a primal-dual interior-point method."""
     out, residual = np.array(start), np.full(cells.contexts, np.inf)
-    active, left = np.arange(cells.contexts), cells
-    point = _start(centre, start, least=least, slack=slack)
+    active, problem = np.arange(cells.contexts), Problem(cells, centre, penalty)
+    point = _start(centre + np.clip(start, -_FAR, _FAR), centre, least=least, slack=slack)
     for step in range(_STEPS):
-        middle = centre[:, active]
-        slope, hessian = left.derivatives(middle + point.deviation)
-        gradient = slope + penalty.apply(point.deviation)
-        error = np.maximum(np.abs(gradient - _pull(point.force)).max(0), (point.force * point.slack).max(0, initial=0))
-        residual[active], out[:, active] = error / left.scale, point.deviation
-        open_ = residual[active] > TOLERANCE
+        gradient, hessian = problem.derivatives(point.deviation)
+        error = np.abs(gradient - _pull(point.force)).max(0)
+        error = np.maximum(error, (point.force * point.slack).max(0)) / problem.cells.scale
+        residual[active], out[:, active] = error, point.deviation
+        open_ = error > TOLERANCE
         if not open_.any():
             return out, residual, step
-        point = _move(point, gradient, hessian.plus(penalty))
-        if open_.sum() < 0.7 * len(active):
-            left, active = left.only(open_), active[open_]
-            point = Point(*(part[..., open_] for part in point))
+        if not open_.all():  # a finished context that went on would run into its constraints
+            active, problem = active[open_], problem.only(open_)
+            point, gradient = Point(*(part[:, open_] for part in point)), gradient[:, open_]
+            hessian = Bands(hessian.diagonal[:, open_], hessian.first[:, open_], hessian.second)
+        point = _move(problem, point, gradient, hessian)
     return out, residual, _STEPS
 
 
+class Problem(NamedTuple):
+    """What is minimised: log loss of the cells plus the penalty of the deviation from the centre."""
+
+    cells: Cells
+    centre: Floats
+    penalty: Bands
+
+    def derivatives(self, deviation: Floats) -> tuple[Floats, Bands]:
+        """Gradient and Hessian."""
+        slope, hessian = self.cells.derivatives(self.centre + deviation)
+        return slope + self.penalty.apply(deviation), hessian.plus(self.penalty)
+
+    def only(self, kept: NDArray[np.bool_]) -> Problem:
+        """The same for some contexts."""
+        return Problem(self.cells.only(kept), self.centre[:, kept], self.penalty)
+
+
 class Point(NamedTuple):
-    """Where the interior-point method stands; all of shape ``[.., contexts]``.
+    """Where the interior-point method stands.
 
     Args:
         deviation: From the centre, ``[knots, contexts]``.
         slack: How far each rise is above the least one, ``[knots - 1, contexts]``; kept positive.
-        force: Multiplier of each constraint; kept positive.
-        target: What ``force * slack`` is steered to, ``[contexts]``.
+        force: Multiplier of each constraint, ``[knots - 1, contexts]``; kept positive.
     """
 
     deviation: Floats
     slack: Floats
     force: Floats
-    target: Floats
+
+    def moved(self, along: Point, length: Floats) -> Point:
+        """The point a length ``[contexts]`` along a direction."""
+        return Point(*(part + length * move for part, move in zip(self, along, strict=True)))
+
+    def distance(self, gradient: Floats, target: Floats) -> Floats:
+        """How far from the point on the central path where ``force * slack`` is ``target``, shape ``[contexts]``."""
+        stationary, central = gradient - _pull(self.force), self.force * self.slack - target
+        return np.asarray(np.sqrt((stationary**2).sum(0) + (central**2).sum(0)))
 
 
-def _start(centre: Floats, deviation: Floats, *, least: float, slack: float) -> Point:
-    """A point well inside the constraints, near a given one: rises are raised, the middle of the curve stays."""
-    values = centre + deviation
+def _start(values: Floats, centre: Floats, *, least: float, slack: float) -> Point:
+    """A point well inside the constraints, near given values: rises are raised, the mean of the curve stays."""
     rises = np.maximum(np.diff(values, axis=0), least + slack)
     raised = np.concatenate([np.zeros_like(values[:1]), np.cumsum(rises, axis=0)])
     raised += (values - raised).mean(0)
-    target = np.full(values.shape[1], 0.1)
-    room = rises - least
-    return Point(raised - centre, room, target / room, target)
+    return Point(raised - centre, rises - least, 0.01 / (rises - least))
 
 
 def _pull(force: Floats) -> Floats:
@@ -268,20 +301,25 @@ def _pull(force: Floats) -> Floats:
     return out
 
 
-def _move(point: Point, gradient: Floats, hessian: Bands) -> Point:
-    """One primal-dual Newton step, kept inside the constraints; then a lower target if the step was nearly whole."""
+def _move(problem: Problem, point: Point, gradient: Floats, hessian: Bands) -> Point:
+    """One primal-dual Newton step to a lower ``force * slack``, as long as it stays inside and comes nearer."""
+    behind = np.abs(gradient - _pull(point.force)).max(0)  # the path is followed no faster than forces balance
+    least = 0.1 * TOLERANCE * problem.cells.scale
+    target = np.maximum(np.maximum(0.1 * (point.force * point.slack).mean(0), _PACE * behind), least)
     stiffness = point.force / point.slack
-    diagonal = np.array(hessian.diagonal)
-    diagonal[:-1] += stiffness
-    diagonal[1:] += stiffness
-    matrix = Bands(diagonal, hessian.first - stiffness, hessian.second)
-    move = solve(factorise(matrix), _pull(point.target / point.slack) - gradient)
+    matrix = Bands(np.array(hessian.diagonal), hessian.first - stiffness, hessian.second)
+    matrix.diagonal[:-1] += stiffness
+    matrix.diagonal[1:] += stiffness
+    move = solve(factorise(matrix), _pull(target / point.slack) - gradient)
     rise = np.diff(move, axis=0)
-    push = point.target / point.slack - point.force - stiffness * rise
-    primal = np.minimum(_INSIDE / np.maximum((-rise / point.slack).max(0), _INSIDE), 1.0)
-    primal *= _LONGEST / np.maximum(np.abs(move).max(0) * primal, _LONGEST)
-    dual = np.minimum(_INSIDE / np.maximum((-push / point.force).max(0), _INSIDE), 1.0)
-    slack, force = point.slack + primal * rise, point.force + dual * push
-    reached = (slack * force).mean(0)
-    share = np.where(np.minimum(primal, dual) > 0.9, 0.05, np.where(np.minimum(primal, dual) > 0.5, 0.2, 0.8))
-    return Point(point.deviation + primal * move, slack, force, share * reached)
+    along = Point(move, rise, target / point.slack - point.force - stiffness * rise)
+    nearest = np.maximum((-along.slack / point.slack).max(0), (-along.force / point.force).max(0))
+    length = np.minimum(_INSIDE / np.maximum(nearest, _INSIDE), _shortening(problem.cells, move))
+    before = point.distance(gradient, target)
+    for _ in range(_HALVINGS):
+        new = point.moved(along, length)
+        far = new.distance(problem.derivatives(new.deviation)[0], target) > (1 - 0.01 * length) * before
+        if not far.any():
+            break
+        length = np.where(far, length / 2, length)
+    return point.moved(along, length)

@@ -1,0 +1,158 @@
+"""The solver against independent ones: PAVA, scipy's optimisers, and the conditions of optimality."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, minimize
+from sklearn.isotonic import IsotonicRegression
+
+from isolayer.banded import Bands
+from isolayer.grid import Grid
+from isolayer.histogram import Histogram
+from isolayer.shrinkage import Strength, penalty
+from isolayer.solver import TOLERANCE, Cells, NotConverged, fit
+
+GRID = Grid(lower=-2, upper=2, step=0.5)
+KNOTS = GRID.knots[1:]
+NONE = penalty(Strength(0, 0, 0), 4, GRID)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def objective(values, cells, centre, prior):
+    """Penalised log loss of one context, by the formula."""
+    m = values[cells.left] * (1 - cells.fraction) + values[cells.left + 1] * cells.fraction + cells.offset
+    deviation = (values - centre)[:, None]
+    return (cells.weight * np.logaddexp(0, m) - cells.positive * m).sum() + (
+        deviation * prior.apply(deviation)
+    ).sum() / 2
+
+
+def gradient(values, cells, centre, prior):
+    slope, _ = cells.derivatives(values[:, None])
+    return (slope + prior.apply((values - centre)[:, None]))[:, 0]
+
+
+def on_knots(seed, n=400):
+    """Rows whose scores lie on the knots: then the knot values are free, and PAVA is the answer."""
+    rng = np.random.default_rng(seed)
+    logit = rng.choice(KNOTS, n)
+    return logit, (rng.random(n) < sigmoid(1.5 * np.sin(2 * logit) - 0.5)).astype(float), rng.uniform(0.5, 2, n)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_smoothing_it_is_pava(seed):
+    logit, label, weight = on_knots(seed)
+    cells = Cells.of(Histogram.from_arrays(logit, label, weight=weight, grid=GRID))
+    ours = sigmoid(fit(cells, KNOTS[:, None], NONE, floor=0.0, step=GRID.step).values[:, 0])
+    pava = IsotonicRegression().fit(logit, label, sample_weight=weight).predict(KNOTS)
+    np.testing.assert_allclose(ours, pava, atol=1e-4)
+
+
+def test_pava_with_a_pure_class_at_either_end():
+    logit, label = np.repeat(KNOTS, 20), np.repeat(np.linspace(-0.2, 1.2, len(KNOTS)).clip(0, 1), 20)
+    cells = Cells.of(Histogram.from_arrays(logit, label, grid=GRID))
+    ours = sigmoid(fit(cells, KNOTS[:, None], NONE, floor=0.0, step=GRID.step).values[:, 0])
+    np.testing.assert_allclose(ours, label[::20], atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("strength", [Strength(1, 1, 1), Strength(0.01, 0.1, 0), Strength(50, 0, 3)])
+def test_the_free_optimum_is_that_of_lbfgs(seed, strength):
+    rng = np.random.default_rng(seed)
+    logit = rng.normal(size=300)
+    cells = Cells.of(Histogram.from_arrays(logit, rng.random(300) < sigmoid(2 * logit), grid=GRID))
+    prior = penalty(strength, 4, GRID)
+    ours = fit(cells, KNOTS[:, None], prior, floor=-1e9, step=GRID.step).values[:, 0]
+    theirs = minimize(objective, KNOTS, (cells, KNOTS, prior), jac=gradient, method="L-BFGS-B", tol=1e-14)
+    np.testing.assert_allclose(ours, theirs.x, atol=2e-4)
+    assert objective(ours, cells, KNOTS, prior) <= theirs.fun + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_constrained_optimum_is_that_of_trust_constr(seed):
+    rng = np.random.default_rng(seed)
+    logit = rng.normal(size=200)
+    cells = Cells.of(Histogram.from_arrays(logit, rng.random(200) < sigmoid(-logit), grid=GRID))  # the wrong way round
+    prior, least = penalty(Strength(0.5, 0.05, 0.01), 4, GRID), 0.1 * GRID.step
+    ours = fit(cells, KNOTS[:, None], prior, floor=0.1, step=GRID.step).values[:, 0]
+    rises = LinearConstraint(np.diff(np.eye(len(KNOTS)), axis=0), lb=least)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = minimize(
+            objective, KNOTS, (cells, KNOTS, prior), jac=gradient, method="trust-constr", constraints=rises, tol=1e-10
+        )
+    np.testing.assert_allclose(ours, theirs.x, atol=1e-3)
+    gap = len(KNOTS) * TOLERANCE * cells.weight.sum()  # what the barrier leaves
+    assert objective(ours, cells, KNOTS, prior) <= theirs.fun + gap
+    assert np.diff(ours).min() == pytest.approx(least, abs=1e-5)
+
+
+strengths = st.tuples(*[st.sampled_from([0.0, 1e-3, 0.1, 1.0, 30.0, 1e4])] * 3).map(lambda three: Strength(*three))
+
+
+@settings(max_examples=60, deadline=None)
+@given(strengths, st.integers(0, 10**6), st.integers(1, 300), st.sampled_from([0.0, 1e-3, 0.3]))
+def test_every_fit_converges_and_increases(strength, seed, n, floor):
+    rng = np.random.default_rng(seed)
+    logit, label = rng.normal(size=n) * 4, rng.random(n) < rng.random()
+    histogram = Histogram.from_arrays(logit, label, {"c": rng.integers(0, 5, n)}, rng.lognormal(0, 2, n), grid=GRID)
+    prior = penalty(strength, 4, GRID)
+    result = fit(Cells.of(histogram), KNOTS[:, None], prior, floor=floor, step=GRID.step)  # a warning would be an error
+    assert result.residual.max() <= TOLERANCE < 1e-6
+    assert (np.diff(result.values, axis=0) >= floor * GRID.step - 1e-12).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_contexts_together_are_contexts_alone(seed):
+    rng = np.random.default_rng(seed)
+    histogram = Histogram.from_arrays(
+        rng.normal(size=200), rng.random(200) < 0.3, {"c": rng.integers(0, 4, 200)}, grid=GRID
+    )
+    prior = penalty(Strength(1, 0.1, 0.01), 4, GRID)
+    together = fit(Cells.of(histogram), KNOTS[:, None], prior, floor=1e-3, step=GRID.step).values
+    for context in range(4):
+        alone = fit(Cells.of(histogram, context, context + 1), KNOTS[:, None], prior, floor=1e-3, step=GRID.step).values
+        np.testing.assert_allclose(together[:, context], alone[:, 0], atol=1e-5)
+
+
+def test_soft_labels_are_shares_of_rows():
+    soft = Histogram.from_arrays([0.1, 1.0], [0.25, 0.75], weight=[4, 4], grid=GRID)
+    hard = Histogram.from_arrays([0.1] * 4 + [1.0] * 4, [0, 0, 0, 1, 1, 1, 1, 0], grid=GRID)
+    prior = penalty(Strength(1, 1, 1), 4, GRID)
+    one, two = (fit(Cells.of(rows), KNOTS[:, None], prior, floor=0, step=GRID.step).values for rows in (soft, hard))
+    np.testing.assert_allclose(one, two, atol=1e-9)
+
+
+def test_rows_outside_the_grid_read_the_curve_with_slope_one():
+    cells = Cells.of(Histogram.from_arrays([-5.0, 6.0], [0, 1], grid=GRID))
+    values = np.linspace(0, 8, len(KNOTS))[:, None]
+    np.testing.assert_allclose(cells.read(values), [0 - 3, 8 + 4])
+
+
+def test_derivatives_are_those_of_the_loss():
+    rng = np.random.default_rng(0)
+    cells = Cells.of(Histogram.from_arrays(rng.normal(size=50) * 2, rng.random(50) < 0.4, grid=GRID))
+    flat = Bands(*(np.zeros((len(KNOTS) - k, 1)) for k in range(3)))
+    slope, hessian = cells.derivatives(KNOTS[:, None])
+    tiny = 1e-5 * np.eye(len(KNOTS))
+    numeric = [
+        (objective(KNOTS + e, cells, KNOTS, flat) - objective(KNOTS - e, cells, KNOTS, flat)) / 2e-5 for e in tiny
+    ]
+    np.testing.assert_allclose(slope[:, 0], numeric, atol=1e-6)
+    second = [(gradient(KNOTS + e, cells, KNOTS, flat) - gradient(KNOTS - e, cells, KNOTS, flat)) / 2e-5 for e in tiny]
+    np.testing.assert_allclose(hessian.diagonal[:, 0], np.diag(second), atol=1e-6)
+    np.testing.assert_allclose(hessian.first[:, 0], np.diag(second, 1), atol=1e-6)
+
+
+def test_what_does_not_converge_says_so(monkeypatch):
+    monkeypatch.setattr("isolayer.solver._STEPS", 1)
+    cells = Cells.of(Histogram.from_arrays([0.0, 1.0], [1, 0], grid=GRID))
+    with pytest.warns(NotConverged, match="1 of 1 contexts did not converge: the largest residual is"):
+        fit(cells, KNOTS[:, None], NONE, floor=0, step=GRID.step)

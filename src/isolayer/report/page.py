@@ -1,0 +1,246 @@
+"""The page: one self-contained HTML file from evidence and curves. It asks for no network and no server."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from html import escape
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from isolayer.curves import Curves
+from isolayer.errors import need
+from isolayer.histogram import Histogram
+from isolayer.report import charts, sections
+from isolayer.report.advice import advise
+from isolayer.report.bias import Bias, learned_bias
+from isolayer.report.evidence import Evidence, gather
+from isolayer.report.pack import Pack, add_curves, add_dots, add_table
+from isolayer.report.rows import from_histogram, from_log
+from isolayer.report.theme import COLOUR, PALETTE, SERIES, styled, ticks
+
+Span = tuple[float, float]
+
+
+def write(
+    path: str | os.PathLike[str],
+    log: Any,
+    curves: Curves,
+    *,
+    score: str = "score",
+    label: str = "label",
+    contexts: Sequence[str] | None = None,
+    weight: str | None = None,
+    date: str | None = None,
+    bias: Curves | None = None,
+    title: str | None = None,
+) -> Path:
+    """Write the report of a log that curves are to be judged on.
+
+    Args:
+        path: Where to; written whole or not at all.
+        log: A dict of columns, a frame (pandas, polars, pyarrow) or the path of a Parquet file.
+        curves: The curves to judge.
+        score: Column of raw scores, on the scale of the curves.
+        label: Column of labels in [0, 1].
+        contexts: Columns to report by; by default the contexts of the curves.
+        weight: Column of frequency weights.
+        date: Column of dates, or of whole numbers of days.
+        bias: Curves of a debiased model, as ``DualHead.curves()`` gives them; by default ``curves``, if they are such.
+        title: Heading of the page.
+
+    Returns:
+        The path that was written.
+    """
+    rows = from_log(log, curves, score=score, label=label, contexts=contexts, weight=weight, date=date)
+    evidence = gather(rows, curves)
+    learned = None
+    if bias is not None:
+        learned = learned_bias(bias)
+    elif curves.contexts[:1] == ("task",) and len(curves.contexts) > 1:
+        learned = learned_bias(curves, _span(evidence))
+    return _save(path, render(evidence, curves, bias=learned, title=title))
+
+
+def write_fitted(
+    path: str | os.PathLike[str], histogram: Histogram, curves: Curves, *, title: str | None = None
+) -> Path:
+    """Write the report of curves on the very rows they were fitted to, which the page says.
+
+    Args:
+        path: Where to; written whole or not at all.
+        histogram: The rows, as ``IsotonicCalibrator.histogram_`` keeps them.
+        curves: The curves.
+        title: Heading of the page.
+    """
+    return _save(path, render(gather(from_histogram(histogram, curves), curves), curves, title=title))
+
+
+def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, title: str | None = None) -> str:
+    """The page as text."""
+    title = title or "Calibration, before and after"
+    span = _span(evidence)
+    readout = _readout(span)
+    pack = Pack()
+    packed = _packed(pack, evidence, curves, span)
+    parts = _sections(evidence, bias, readout, packed["curves"]["leftOut"])
+    data = {
+        **packed,
+        "manifest": pack.manifest(),
+        "palette": COLOUR,
+        "series": [name for colour in SERIES for name, light in COLOUR.items() if light == colour],
+        "readout": readout,
+        "charts": [{"id": name, "spec": spec} for name, spec in _charts(evidence, bias).items()],
+        "explorer": _explorer(span),
+    }
+    template = Template(_resource("page.html"))
+    return template.substitute(
+        title=escape(title),
+        palette=_palette(),
+        style=_resource("page.css"),
+        lead=_lead(evidence),
+        links=_links(parts),
+        sections="\n".join(parts.values()),
+        footer=f"Made by isolayer {_version()}.",
+        evidence=_plain(data),
+        columns=pack.text(),
+        library=need("vl_convert", "report").javascript_bundle().replace("</script", "<\\/script"),
+        script=_resource("page.js"),
+    )
+
+
+def _sections(evidence: Evidence, bias: Bias | None, readout: list[float], left_out: int) -> dict[str, str]:
+    """Sections in order, by the words that link to them."""
+    advice = sections.advice_list(advise(evidence, bias))
+    found = {
+        "Figures": sections.section("figures", "Before and after", "The raw score in grey, the calibrated score in colour.", sections.cards(evidence)),
+        "What to do next": sections.section("next", "What to do next", "Read off the numbers on this page, by rule.", advice),
+        "Reliability": sections.reliability_section(evidence),
+    }  # fmt: skip
+    if evidence.tables:
+        found["Contexts"] = sections.contexts_section(evidence)
+    found["Curves"] = sections.explorer_section(evidence, readout, left_out)
+    if evidence.heat is not None:
+        found[" × ".join(evidence.heat.names)] = sections.heat_section(evidence.heat.names)
+    if evidence.daily is not None:
+        found["Day by day"] = sections.daily_section(evidence.daily)
+    if bias is not None:
+        found["Learned bias"] = sections.bias_section(bias)
+    return found
+
+
+def _charts(evidence: Evidence, bias: Bias | None) -> dict[str, Any]:
+    """Specifications of the charts by the place they go to."""
+    parts = dict(zip((charts.BEFORE, charts.AFTER), evidence.reliability, strict=True))
+    found = {
+        "reliability": (charts.reliability_chart(parts, [COLOUR["raw"], COLOUR["accent"]]), 320),
+        "density": (charts.density_chart(evidence.density), 320),
+    }
+    if evidence.heat is not None:
+        height = 36 * min(len(set(key.tolist())) for key in evidence.heat.keys)
+        for place, when in enumerate((charts.BEFORE, charts.AFTER)):
+            found[f"heat-{place}"] = (charts.heat_chart(evidence.heat, when), max(80, min(height, 520)))
+    if evidence.daily is not None:
+        found["daily"] = (charts.daily_chart(evidence.daily), 280)
+    if bias is not None:
+        found |= {f"bias-{place}": (charts.bias_chart(bias, task), 260) for place, task in enumerate(bias.tasks)}
+        found["bias-relative"] = (charts.relative_bias_chart(bias), 260)
+    return {name: _spec(chart, height) for name, (chart, height) in found.items()}
+
+
+def _explorer(span: Span) -> dict[str, Any]:
+    main, mass = charts.explorer_charts(span)
+    return {"explorer-curves": _spec(main, 380), "explorer-mass": _spec(mass, 80)}
+
+
+def _spec(chart: Any, height: int) -> Any:
+    spec = styled(chart.properties(width="container", height=height)).to_dict()
+    spec["config"]["aria"] = False  # the place of the chart has its words
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec
+
+
+def _packed(pack: Pack, evidence: Evidence, curves: Curves, span: Span) -> dict[str, Any]:
+    tables = [add_table(pack, f"table{place}", table) for place, table in enumerate(evidence.tables)]
+    add_dots(pack, evidence.dots)
+    wanted = np.unique(np.concatenate([[0], *(table.curve[table.curve >= 0] for table in evidence.tables)]))
+    return {"tables": tables, "curves": add_curves(pack, curves, wanted, span)}
+
+
+def _span(evidence: Evidence) -> Span:
+    return float(evidence.density.edge[0]), float(evidence.density.edge[-1])
+
+
+def _readout(span: Span) -> list[float]:
+    """Logits at which the explorer says what curves give: at most four round ones, evenly picked."""
+    found = ticks(*span)
+    return [found[place] for place in np.unique(np.linspace(0, len(found) - 1, 4).astype(int))] if found else []
+
+
+def _lead(evidence: Evidence) -> str:
+    parts = [f"{evidence.weight:,.0f} rows", f"label rate {evidence.rate:.2%}"]
+    if evidence.tables:
+        parts.append(f"{evidence.tables[0].total:,} contexts of {escape(' × '.join(evidence.tables[0].names))}")
+    if evidence.daily is not None and len(evidence.daily.day) > 1:
+        parts.append(f"{evidence.daily.day[0]} to {evidence.daily.day[-1]}")
+    return ", ".join(parts) + "."
+
+
+def _links(parts: dict[str, str]) -> str:
+    names = ((text, part.split('"', 2)[1]) for text, part in parts.items())  # a section opens with its id
+    items = "".join(f'<li><a href="#{name}">{escape(text)}</a></li>' for text, name in names)
+    return f'<nav aria-label="On this page"><ul>{items}</ul></nav>'
+
+
+def _palette() -> str:
+    light, dark = ("".join(f"--{name}:{pair[place]};" for name, pair in PALETTE.items()) for place in (0, 1))
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+
+
+def _plain(data: Any) -> str:
+    """JSON that no HTML parser can mistake for markup."""
+    return json.dumps(_rounded(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _rounded(data: Any) -> Any:
+    """Numbers to six significant digits: more than a screen shows."""
+    if isinstance(data, float):
+        return float(f"{data:.6g}")
+    if isinstance(data, dict):
+        return {name: _rounded(value) for name, value in data.items()}
+    return [_rounded(value) for value in data] if isinstance(data, list) else data
+
+
+def _resource(name: str) -> str:
+    return files("isolayer.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _version() -> str:
+    try:
+        return version("isolayer")
+    except PackageNotFoundError:
+        return "from source"
+
+
+def _save(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file whole or not at all."""
+    target = Path(path)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return target

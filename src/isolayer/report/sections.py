@@ -1,0 +1,264 @@
+"""The sections of the page as HTML: words and numbers around the charts. Everything from the user is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from isolayer.metrics import Multicalibration
+from isolayer.report.advice import Advice
+from isolayer.report.bias import Bias
+from isolayer.report.evidence import Daily, Estimate, Evidence, Figure, Reliability
+from isolayer.report.theme import RATIO_COLOURS, RATIO_STEPS
+
+_NOTES = {
+    "Log loss": "mean cross-entropy, in nats",
+    "Normalised entropy": "log loss over that of the base rate; below 1 beats a constant",
+    "ECE": "mean gap between score and rate, in 15 bins of equal mass",
+    "Observed / expected": "labels over predicted labels; 1 is right",
+}
+_DIGITS = {"Log loss": 4, "Normalised entropy": 4, "ECE": 4, "Observed / expected": 3}
+
+
+def section(name: str, heading: str, lead: str, body: str) -> str:
+    """One section of the page; ``lead`` is HTML."""
+    return f'<section id="{name}" aria-labelledby="{name}-title">\n<h2 id="{name}-title">{heading}</h2>\n<p>{lead}</p>\n{body}\n</section>'  # fmt: skip
+
+
+def chart(name: str, words: str, caption: str = "") -> str:
+    """A place for a chart, with the words that stand for it where it cannot be seen."""
+    below = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return f'<figure><div class="chart" id="{name}" role="img" aria-label="{escape(words)}"></div>{below}</figure>'
+
+
+def data_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Numbers behind a chart, folded away."""
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<details><summary>The same as a table</summary><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></details>"
+    )
+
+
+def cards(evidence: Evidence) -> str:
+    """Headline figures, before and after."""
+    found = [_card(figure, evidence) for figure in evidence.figures]
+    if evidence.worst_group is not None:
+        found.append(_group_card(*evidence.worst_group))
+    return f'<div class="cards">{"".join(found)}</div>'
+
+
+def _card(figure: Figure, evidence: Evidence) -> str:
+    digits = _DIGITS[figure.name]
+    change = ""
+    if figure.change is not None:
+        change = f", <b>{_signed(figure.change.value)}</b>"
+    note = _NOTES[figure.name]
+    if figure.name == "ECE":
+        note += f"; a perfect score would show {evidence.ece_floor[1]:.{digits}f} on these rows"
+    after, before = (f"{part.value:.{digits}f}" for part in (figure.after, figure.before))
+    interval = f"{figure.after.lower:.{digits}f} to {figure.after.upper:.{digits}f}"
+    was = f"before, {figure.before.lower:.{digits}f} to {figure.before.upper:.{digits}f}"
+    return (
+        f'<div class="card"><h3>{figure.name}</h3><p class="after">{after}</p>'
+        f'<p class="before">from {before}{change}</p>{_interval_picture(figure)}'
+        f'<p class="note">{interval}<br>{was}</p><p class="note">{note}</p></div>'
+    )
+
+
+def _group_card(before: Multicalibration, after: Multicalibration) -> str:
+    worst = int(np.argmax(after.group_sigma))
+    name = "all rows" if after.field[worst] == "all" else f"{after.field[worst]} {after.group[worst]}"
+    seen = "not distinguishable from chance" if after.p_value > 0.05 else f"worst in {name}"
+    return (
+        f'<div class="card"><h3>Worst group</h3><p class="after">{after.error:.4f}</p>'
+        f'<p class="before">from {before.error:.4f}</p>{_two_bars(before.error, after.error)}'
+        f'<p class="note">{escape(seen)}; from {after.minimum_detectable_error:.4f} on this log would tell</p>'
+        '<p class="note">multicalibration error over every value of every context</p></div>'
+    )
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}%".replace("-", "−")
+
+
+def _interval_picture(figure: Figure) -> str:
+    """Both intervals on one axis: grey before, accent after."""
+    one = [1.0] if figure.name == "Observed / expected" else []
+    edges = [*figure.before[1:], *figure.after[1:], *one]
+    low, high = min(edges), max(edges)
+    wide = (high - low) or 1.0
+
+    def place(value: float) -> str:
+        return f"{2 + 96 * (value - low) / wide:.1f}%"
+
+    def bar(part: Estimate, y: int, colour: str) -> str:
+        line = f'<line x1="{place(part.lower)}" x2="{place(part.upper)}" y1="{y}" y2="{y}" style="stroke:var(--{colour});stroke-width:2"/>'  # fmt: skip
+        return line + f'<circle cx="{place(part.value)}" cy="{y}" r="4" style="fill:var(--{colour})"/>'
+
+    target = "".join(f'<line x1="{place(value)}" x2="{place(value)}" y1="0" y2="26" style="stroke:var(--rule)"/>' for value in one)  # fmt: skip
+    return f'<svg aria-hidden="true">{target}{bar(figure.before, 7, "raw")}{bar(figure.after, 19, "accent")}</svg>'
+
+
+def _two_bars(before: float, after: float) -> str:
+    most = max(before, after) or 1.0
+    bars = (
+        f'<rect x="0" y="{y}" width="{98 * value / most:.1f}%" height="5" rx="2" style="fill:var(--{colour})"/>'
+        for value, y, colour in ((before, 4, "raw"), (after, 16, "accent"))
+    )
+    return f'<svg aria-hidden="true">{"".join(bars)}</svg>'
+
+
+def advice_list(advice: Sequence[Advice]) -> str:
+    """What to do next."""
+    names = {"good": "Good: ", "act": "To do: ", "note": "Note: "}
+    items = (
+        f'<li class="{each.kind}"><span class="hidden">{names[each.kind]}</span>{escape(each.text)}</li>'
+        for each in advice
+    )
+    return f'<ul class="advice">{"".join(items)}</ul>'
+
+
+def reliability_section(evidence: Evidence) -> str:
+    """Reliability diagram and the spread of scores."""
+    before, after = evidence.reliability
+    per = evidence.weight / max(1, len(after.prob))
+    words = (
+        f"Reliability diagram. Calibrated: {_gap_words(after)}. Raw: {_gap_words(before)}."
+    )
+    body = (
+        '<div class="pair">'
+        + chart("reliability", words, f"Each point is about {per:,.0f} rows. Bands are 95% intervals of the rate.")
+        + chart("density", "Spread of raw and calibrated scores.", "How many rows have which score, before and after.")
+        + "</div>"
+    )
+    rows = [
+        [name, *(f"{value:.3%}" for value in (prob, rate, lower, upper)), f"{weight:,.0f}"]
+        for name, part in (("raw", before), ("calibrated", after))
+        for prob, rate, lower, upper, weight in zip(*part, strict=True)
+    ]
+    table = data_table("Reliability by bin", ["score", "predicted", "observed", "from", "to", "rows"], rows)
+    lead = "Does an event that is given 5% happen 5% of the time? On the dashed line it does."
+    return section("reliability-part", "Reliability", lead, body + table)
+
+
+def _gap_words(part: Reliability) -> str:
+    inside = int(((part.lower <= part.prob) & (part.prob <= part.upper)).sum())
+    return f"{inside} of {len(part.prob)} bins have an interval that holds the prediction"
+
+
+def contexts_section(evidence: Evidence) -> str:
+    """The table of contexts; its rows are the script's."""
+    options = "".join(
+        f'<option value="{place}">{escape(" × ".join(table.names))} ({table.total:,})</option>'
+        for place, table in enumerate(evidence.tables)
+    )
+    choice = '<label class="field">By<select id="context-table">' + options + "</select></label>" if len(evidence.tables) > 1 else ""  # fmt: skip
+    example = f"{evidence.tables[0].names[0]}={evidence.tables[0].keys[0][0]}"
+    headings = (
+        ("context", "Context", ""),
+        ("weight", "Rows", "desk-only"),
+        ("rate", "Rate", "desk-only"),
+        ("before", "O/E before", ""),
+        ("after", "O/E after", ""),
+        ("off", "Surely off", "desk-only"),
+    )
+    head = "".join(
+        f'<th scope="col" class="{style}"><button type="button" data-key="{key}">{text}</button></th>'
+        for key, text, style in headings
+    )
+    search = (
+        '<label class="field wide">Find a context<input type="search" id="context-search" autocomplete="off" '
+        f'placeholder="any words, or {escape(example)}"></label>'
+    )
+    body = (
+        f'<div id="contexts"><div class="controls">{search}{choice}</div>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Observed over expected by context"><table>'
+        '<caption>Sorted by how far O/E surely is from 1 after calibration, unless you choose another column. '
+        'The picture runs from half to double: grey before, colour after.</caption>'
+        f'<thead><tr>{head}<th scope="col" class="wide-only">0.5 – 1 – 2</th><th scope="col"><span class="hidden">Curve</span></th></tr></thead>'  # fmt: skip
+        '<tbody></tbody></table></div><div class="pager"><p class="status" role="status"></p>'
+        '<button type="button" data-go="-1">Previous</button><button type="button" data-go="1">Next</button></div></div>'
+    )  # fmt: skip
+    lead = "Observed over expected by context, the worst first."
+    return section("contexts-part", "Contexts", lead, body)
+
+
+def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int) -> str:
+    """The curve explorer; its curves are the script's."""
+    search = (
+        '<div class="controls"><label class="field wide" for="curve-search">Add a context<input type="text" '
+        'id="curve-search" role="combobox" aria-autocomplete="list" aria-expanded="false" aria-controls="curve-options" '
+        'autocomplete="off" placeholder="type to search"><ul id="curve-options" class="options" role="listbox" '
+        'aria-label="Contexts" hidden></ul></label></div>'
+        if evidence.tables
+        else ""
+    )
+    head = "".join(f'<th scope="col">{1 / (1 + np.exp(-logit)):.3g}</th>'.replace(">0.", ">.") for logit in readout)
+    rest = f" The page carries the curves with the most data; {left_out:,} more are in the file." if left_out else ""
+    body = (
+        f'<div id="explorer">{search}<ul class="chips" aria-label="Curves shown"></ul>'
+        '<p class="hidden" role="status"></p>'
+        + chart("explorer-curves", "Curves of the chosen contexts; their values are in the table below.")
+        + chart("explorer-mass", "Where the data of each curve are.", "Lines map raw to calibrated probability, bands "
+                f"are 95%, rings are rates observed in this log, and below is where the fit had its data.{rest}")
+        + '<div class="readout scroll" tabindex="0" role="region" aria-label="Calibrated probability by raw score">'
+        '<table><caption>Calibrated probability, with its band, at a raw probability of</caption><thead><tr>'
+        f'<th scope="col">context</th>{head}</tr></thead><tbody></tbody></table></div></div>'
+    )  # fmt: skip
+    return section("explorer-part", "Curves", "What the calibrator does to a score, and how sure it is.", body)
+
+
+def heat_section(names: Sequence[str]) -> str:
+    """Two heat maps, before and after, and what their colours mean."""
+    pair = " and ".join(names)
+    maps = "".join(
+        f"<div><h3>{when}</h3>{chart(f'heat-{place}', f'O/E by {pair}, {when.lower()}; the numbers are in the table of contexts.')}</div>"
+        for place, when in enumerate(("Before", "After"))
+    )  # fmt: skip
+    edges = [f"under {RATIO_STEPS[0]:g}", *(f"to {edge:g}" for edge in RATIO_STEPS[1:]), f"over {RATIO_STEPS[-1]:g}"]
+    legend = "".join(
+        f'<li><i style="background:{colour}"></i>{edge}</li>' for colour, edge in zip(RATIO_COLOURS, edges, strict=True)
+    )
+    lead = f"O/E by {escape(pair)}: pale is right, blue is scored too high, orange too low."
+    body = f'<div class="pair">{maps}</div><ul class="legend" aria-label="O/E by colour">{legend}</ul>'
+    return section("heat-part", escape(" × ".join(names)), lead, body)
+
+
+def daily_section(daily: Daily) -> str:
+    """Mean score against label rate, by day."""
+    words = f"Mean score and label rate over {len(daily.day)} days."
+    rows = [
+        [str(day), *(f"{value:.3%}" for value in (rate, before, after)), f"{ratio:.3f}", f"{weight:,.0f}"]
+        for day, rate, before, after, ratio, weight in zip(
+            daily.day, daily.rate, daily.before, daily.after, daily.ratio.ratio, daily.weight, strict=True
+        )
+    ]
+    table = data_table("By day", ["day", "observed", "raw", "calibrated", "O/E after", "rows"], rows)
+    gap = [float(np.mean(np.abs(column - daily.rate))) for column in (daily.before, daily.after)]
+    lead = f"Mean score against label rate. On an average day they are {gap[1]:.3%} apart after calibration, {gap[0]:.3%} before."  # fmt: skip
+    body = chart("daily", words, "The grey band is the 95% interval of the day's label rate.") + table
+    return section("daily-part", "Day by day", lead, body)
+
+
+def bias_section(bias: Bias) -> str:
+    """What a debiased model learned of each task and value of the bias feature."""
+    feature = escape(bias.feature)
+    plots = "".join(
+        f"<div><h3>{escape(task)}</h3>{chart(f'bias-{place}', f'Learned curves of {task} by {bias.feature}.')}</div>"
+        for place, task in enumerate(bias.tasks)
+    )
+    relative = f"<div><h3>At middling relevance</h3>{chart('bias-relative', f'Chance of each label by {bias.feature}.')}</div>"  # fmt: skip
+    rows = [
+        [str(value), *(f"{part:.3f}" for part in bias.relative[:, place])] for place, value in enumerate(bias.values)
+    ]
+    table = data_table(f"Chance of each label against {bias.feature} {bias.values[0]}", [bias.feature, *bias.tasks], rows)
+    lead = f"What is logged for an item of given relevance, by {feature}. Serving leaves these curves out."
+    return section("bias-part", "Learned bias", lead, f'<div class="pair">{plots}{relative}</div>{table}')

@@ -1,0 +1,101 @@
+"""The list of experiments. Each is a module of this package that offers the following.
+
+    CLAIM       what the paper says, in a sentence
+    PAPER       the table or figure it says it in, with its numbers
+    units       (quick, seeds=None) -> the units of work, see `result.Unit`
+    run_unit    (unit) -> a dict of numbers, strings and lists
+    summarise   (list of finished units) -> `result.Result`
+    chart       (series of the result) -> an Altair chart; may be absent, the table is always written
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from isolayer.errors import InputError
+from isolayer.experiments.result import Finished, Numbers, Result, Unit
+
+
+class Module(Protocol):
+    """What the module of an experiment offers; ``chart`` beside it, where there is a picture."""
+
+    CLAIM: str
+    PAPER: str
+
+    def units(self, quick: bool, seeds: int | None = None) -> list[Unit]:
+        """What there is to do."""
+
+    def run_unit(self, unit: Unit) -> Numbers:
+        """Do it."""
+
+    def summarise(self, finished: Sequence[Finished]) -> Result:
+        """What it comes to."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table, figure or study that one command reproduces.
+
+    >>> find(["offline-debiasing"])[0].title
+    'Offline debiasing: AUC and NE of Like and Click (table 3)'
+    """
+
+    name: str
+    title: str
+    module: str
+
+    def load(self) -> Module:
+        """Its module."""
+        return cast("Module", import_module(f"isolayer.experiments.{self.module}"))
+
+    @property
+    def claim(self) -> str:
+        """What the paper says."""
+        return self.load().CLAIM
+
+    @property
+    def paper(self) -> str:
+        """Where it says it, with its numbers."""
+        return self.load().PAPER
+
+    def chart(self, series: Any) -> Any:
+        """Its picture as an Altair chart, or None."""
+        draw = getattr(self.load(), "chart", None)
+        return None if draw is None else draw(series)
+
+
+EXPERIMENTS = (
+    Experiment(
+        "expressiveness", "Expressive power: y = x^2 and a target that falls (figures 2 and 3)", "expressiveness"
+    ),
+    Experiment("downstream", "Downstream calibration with sparse labels (table 1, stability figure)", "downstream"),
+    Experiment("offline-debiasing", "Offline debiasing: AUC and NE of Like and Click (table 3)", "offline_debiasing"),
+    Experiment("observed-over-expected", "O/E by position (appendix A)", "observed_over_expected"),
+    Experiment("learned-curves", "Learned curves by task, position and platform (appendix B)", "learned_curves"),
+    Experiment("loss-weights", "Loss weights: beta from 0 to 1 (section 5.2)", "loss_weights"),
+    Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),
+)
+
+
+def find(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names, or all for ``["all"]``.
+
+    >>> find(["nothing"])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: experiment: expected one of all, ..., got 'nothing'; choose from the list
+    """
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    if list(names) == ["all"]:
+        return list(EXPERIMENTS)
+    for name in names:
+        if name not in known:
+            raise InputError(f"experiment: expected one of all, {', '.join(known)}, got {name!r}; choose from the list")
+    if not names:
+        raise InputError("experiment: expected a name or all, got none; choose from the list")
+    return [known[name] for name in dict.fromkeys(names)]

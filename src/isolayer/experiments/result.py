@@ -1,0 +1,188 @@
+"""What an experiment is made of and comes to: units of work, estimates with intervals, parts of a claim, a verdict.
+
+The rule of every verdict is here: a *part* of the paper's claim is a number with an interval and a bound it must stay
+on one side of. It **held** when the whole interval does, **held in direction** when only the number does, and **did
+not hold** otherwise. A claim is as good as the worst of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isolayer.errors import InputError, need
+
+Held = Literal["held", "held in direction", "did not hold"]
+VERDICTS: tuple[Held, ...] = ("held", "held in direction", "did not hold")  # best first
+Numbers = dict[str, Any]
+QUICK_SEEDS = 2
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The least piece of an experiment that is run and saved as a whole.
+
+    Args:
+        seed: Of everything random in it.
+        setting: What is compared; all seeds run all settings.
+        quick: Whether sizes are small.
+        cost: About how many seconds it takes; only the time left is told by it.
+    """
+
+    seed: int
+    setting: str = "all"
+    quick: bool = False
+    cost: float = 1.0
+
+
+class Finished(NamedTuple):
+    """A unit and the numbers it gave."""
+
+    unit: Unit
+    numbers: Numbers
+
+
+def units_of(
+    settings: Sequence[str], *, quick: bool, seeds: int, cost: float | Callable[[str], float] = 1.0
+) -> list[Unit]:
+    """Every setting under every seed, seeds outermost.
+
+    >>> [(unit.seed, unit.setting) for unit in units_of(["a", "b"], quick=True, seeds=2)]
+    [(0, 'a'), (0, 'b'), (1, 'a'), (1, 'b')]
+    """
+    if seeds < 2:
+        raise InputError(f"seeds: expected at least 2, got {seeds}; an interval needs two")
+    return [
+        Unit(seed, setting, quick, cost(setting) if callable(cost) else cost)
+        for seed in range(seeds)
+        for setting in settings
+    ]
+
+
+def by_seed(finished: Sequence[Finished], setting: str, key: str) -> NDArray[np.float64]:
+    """One number of one setting, in order of the seeds, so that settings may be subtracted; ``[seeds]``.
+
+    >>> done = [Finished(Unit(1, "a"), {"auc": 0.8}), Finished(Unit(0, "a"), {"auc": 0.7})]
+    >>> by_seed(done, "a", "auc").tolist()
+    [0.7, 0.8]
+    """
+    ordered = sorted((one for one in finished if one.unit.setting == setting), key=lambda one: one.unit.seed)
+    return np.array([one.numbers[key] for one in ordered], dtype=np.float64)
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds and its interval."""
+
+    value: float
+    lower: float
+    upper: float
+    seeds: int
+
+
+def estimate(values: ArrayLike, *, level: float = 0.95) -> Estimate:
+    r"""The mean over seeds with its t-interval, :math:`\bar x \pm t_{n-1} s / \sqrt n`.
+
+    >>> one = estimate([1.0, 2.0, 3.0])
+    >>> one.value, round(one.lower, 3), round(one.upper, 3), one.seeds
+    (2.0, -0.484, 4.484, 3)
+    """
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim != 1 or len(column) < 2 or not np.isfinite(column).all():
+        raise InputError(f"values: expected two or more finite numbers, got {column.tolist()}; run more seeds")
+    quantile = float(need("scipy.special", "sklearn").stdtrit(len(column) - 1, 0.5 + level / 2))
+    half = quantile * float(column.std(ddof=1)) / math.sqrt(len(column))
+    mean = float(column.mean())
+    return Estimate(mean, mean - half, mean + half, len(column))
+
+
+def certain(value: float) -> Estimate:
+    """A number without chance in it.
+
+    >>> certain(0.5)
+    Estimate(value=0.5, lower=0.5, upper=0.5, seeds=1)
+    """
+    return Estimate(float(value), float(value), float(value), 1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing a claim says, and the number that decides it.
+
+    Args:
+        says: The claim, so that it reads well after "held:" or "did not hold:".
+        estimate: What was measured.
+        above: The number must be above this.
+        below: The number must be below this.
+
+    >>> Part("AUC rises", Estimate(0.8, 0.3, 1.3, 5), above=0).held
+    'held'
+    >>> Part("AUC rises", Estimate(0.8, -0.3, 1.9, 5), above=0).held
+    'held in direction'
+    """
+
+    says: str
+    estimate: Estimate
+    above: float = -math.inf
+    below: float = math.inf
+
+    @property
+    def held(self) -> Held:
+        """Held, held in direction, or did not hold."""
+        value, lower, upper, _ = self.estimate
+        if self.above < lower and upper < self.below:
+            return "held"
+        return "held in direction" if self.above < value < self.below else "did not hold"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: the paper's figure, if it has one, beside ours."""
+
+    name: str
+    metric: str
+    ours: Estimate
+    paper: str = ""
+    digits: int = 3
+    unit: Literal["", "%"] = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the units come to.
+
+    Args:
+        rows: The table.
+        parts: What the claim says, each with the number that decides it.
+        series: Columns for the picture, or whatever it needs; plain numbers, strings and lists.
+        note: A sentence after the verdict: what the reader should know.
+    """
+
+    rows: tuple[Row, ...]
+    parts: tuple[Part, ...]
+    series: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def held(self) -> Held:
+        """That of the worst part.
+
+        >>> Result((), (Part("one", certain(1), above=0), Part("two", certain(1), below=0))).held
+        'did not hold'
+        """
+        return max((part.held for part in self.parts), key=VERDICTS.index)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence a kind of outcome, and the note.
+
+        >>> Result((), (Part("AUC rises", certain(1), above=0),), note="On one seed.").verdict
+        'Held: AUC rises. On one seed.'
+        """
+        said = {held: [part.says for part in self.parts if part.held == held] for held in VERDICTS}
+        sentences = [f"{held.capitalize()}: {'; '.join(parts)}." for held, parts in said.items() if parts]
+        return " ".join([*sentences, self.note] if self.note else sentences)

@@ -2,10 +2,11 @@ r"""Curves in SQL: applied to a table where it lives, or written as one statemen
 
 Two small tables carry the curves into the engine. ``isolayer_keys`` has the number of each context's curve and is
 joined once a level, coarse to fine, so that an unseen context has the curve of its deepest known ancestor.
-``isolayer_cells`` has the values at the ends of every few buckets, found by one join on an integer: engines are far
-better at that than at carrying an array of all knots along every row. Then, as in :mod:`isolayer.curves`,
+``isolayer_cells`` has the value at the start of every few buckets and the rises of these, found by one join on an
+integer: engines are far better at that than at carrying an array of all knots along every row. With t buckets into a
+cell of value v and rises r, the answer is that of :mod:`isolayer.curves`:
 
-.. math:: p = \sigma(v_j + f (v_{j+1} - v_j) + (x - \mathrm{clip}(x, L, U)))
+.. math:: p = \sigma(v + \sum_k \mathrm{clip}(t - k, 0, 1)\,r_k + (x - \mathrm{clip}(x, L, U)))
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sqlglot import exp
 
 from isolayer.curves import Curves
 from isolayer.errors import InputError
-from isolayer.sources import ROWS, Table, Value, as_table, double, is_relation, unbound
+from isolayer.sources import ROWS, Table, as_table, double, is_relation, unbound
 from isolayer.tables import logit_expression
 
 DIALECTS = ("duckdb", "spark", "bigquery", "snowflake", "trino", "postgres")
@@ -32,8 +33,9 @@ _KEYS, _CELLS = "isolayer_keys", "isolayer_cells"
 _DENSE = 1_000_000  # up to so many cells DuckDB joins by a table lookup instead of hashing
 _PACKS = (1, 2, 4, 8)  # buckets a cell
 _WRITTEN = 5  # buckets a cell in a written statement, where each end costs twenty characters
-_CURVE, _PLACE, _LEFT, _OUTSIDE = "isolayer_curve", "isolayer_place", "isolayer_left", "isolayer_outside"
-_BIGQUERY_TYPES = {"int64": "INT64", "double": "FLOAT64", "string": "STRING", "bool": "BOOL"}
+_BASE, _LEVEL, _GROUP, _INTO, _OUTSIDE = (f"isolayer_{n}" for n in ("base", "level", "group", "into", "outside"))
+_BIGQUERY_TYPES = {"int32": "INT64", "int64": "INT64", "double": "FLOAT64", "string": "STRING", "bool": "BOOL"}
+_ARROW_TYPES = {"i": pa.int64(), "b": pa.bool_(), "U": pa.string()}
 _KINDS = {"i": "integers", "b": "booleans", "U": "strings"}
 
 
@@ -41,8 +43,8 @@ class Lookup(NamedTuple):
     """Curves as two tables, and how many buckets a cell has.
 
     Args:
-        keys: Context columns, ``level`` and ``curve``: one row a curve below the global one.
-        cells: ``cell`` and values ``v0 .. v<pack>`` at the ends of its buckets.
+        keys: Context columns, the level, and the first cell: one row a curve below the global one.
+        cells: ``cell``, the value at its start, ``v``, and the rises of its buckets, ``r0 .. r<pack - 1>``.
         pack: Buckets a cell.
     """
 
@@ -74,13 +76,13 @@ def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str 
     table = unbound(source) if is_relation(source) else as_table(source)
     _check_columns(table, curves, score, prob)
     lookup = lookup_tables(curves)
+    lookup = lookup._replace(keys=_as_in(lookup.keys, table))
     if is_relation(source):
-        keys, cells = (_unbound(part, name) for part, name in ((lookup.keys, _KEYS), (lookup.cells, _CELLS)))
-        sql = ibis.to_sql(_calibrated(curves, table, keys, cells, lookup.pack, score, prob), dialect="duckdb")
+        sql = ibis.to_sql(_calibrated(curves, table, _unbound(lookup), score=score, prob=prob), dialect="duckdb")
         return _on_relation(source, sql, lookup.keys, lookup.cells)
     backend = ibis.get_backend(table)
-    keys, cells = _resident(backend, lookup.keys), _resident(backend, lookup.cells)
-    return _calibrated(curves, table, keys, cells, lookup.pack, score, prob)
+    inside = lookup._replace(keys=_resident(backend, lookup.keys), cells=_resident(backend, lookup.cells))
+    return _calibrated(curves, table, inside, score=score, prob=prob)
 
 
 def to_sql(
@@ -113,10 +115,9 @@ def to_sql(
         raise InputError(f"dialect: expected one of {', '.join(DIALECTS)}, got {dialect!r}; choose one")
     lookup = lookup_tables(curves, pack=min(_WRITTEN, curves.grid.buckets - 1))
     columns = dict.fromkeys(keep, "string") | {score: "float64"}
-    columns |= {name: _ibis_type(lookup.keys, name) for name in curves.contexts}
-    rows = ibis.table(columns, name=ROWS)
-    keys, cells = _unbound(lookup.keys, _KEYS), _unbound(lookup.cells, _CELLS)
-    statement = str(ibis.to_sql(_calibrated(curves, rows, keys, cells, lookup.pack, score, prob), dialect="duckdb"))
+    columns |= {name: _unbound(lookup).keys.schema()[name] for name in curves.contexts}
+    expression = _calibrated(curves, ibis.table(columns, name=ROWS), _unbound(lookup), score=score, prob=prob)
+    statement = str(ibis.to_sql(expression, dialect="duckdb"))
     tree = sqlglot.parse_one(statement, read="duckdb")
     if tree.find(exp.CTE):  # these stand in a query of their own, below the tables that are written out
         tree = sqlglot.select("*").from_(exp.Subquery(this=tree, alias=exp.to_identifier("calibrated")))
@@ -135,27 +136,29 @@ def lookup_tables(curves: Curves, *, pack: int | None = None) -> Lookup:
 
     >>> from isolayer.grid import Grid
     >>> lookup_tables(Curves.identity(Grid(lower=0, upper=3, step=1))).cells.to_pydict()
-    {'cell': [0, 1, 2], 'v0': [0.0, 1.0, 2.0], 'v1': [1.0, 2.0, 3.0]}
+    {'cell': [0, 1, 2], 'v': [0.0, 1.0, 2.0], 'r0': [1.0, 1.0, 1.0]}
     """
     rows, knots = curves.values.shape
     if pack is None:
         fitting = [pack for pack in _PACKS if rows * _cells(knots, pack) <= _DENSE]
         pack = fitting[0] if fitting else 1
     width = _cells(knots, pack)
-    last = np.repeat(curves.values[:, -1:], width * pack + 1 - knots, axis=1)
-    padded = np.concatenate([curves.values, last], axis=1)
-    ends = {f"v{k}": padded[:, k : k + pack * (width - 1) + 1 : pack].reshape(-1) for k in range(pack + 1)}
-    columns = dict[str, Any]()
-    for place, name in enumerate(curves.contexts):
-        below = [keys[place].tolist() if place < len(keys) else [None] * len(keys[0]) for keys in curves.keys[1:]]
-        kind = _kind(curves, name)
-        columns[name] = pa.array(
-            [value for level in below for value in level], {"i": pa.int64(), "b": pa.bool_()}.get(kind, pa.string())
-        )
+    whole = np.int32 if rows * width < 2**31 else np.int64
+    rise = np.zeros((rows, width * pack))  # beyond the last knot there is nothing to rise
+    rise[:, : knots - 1] = np.diff(curves.values)
+    cells = {"cell": np.arange(rows * width, dtype=whole), "v": curves.values[:, : knots - 1 : pack].reshape(-1)}
+    cells |= {f"r{k}": rise[:, k::pack].reshape(-1) for k in range(pack)}
     sizes = np.diff(curves.starts)
-    columns["isolayer_level"] = np.repeat(np.arange(len(sizes)), sizes)[1:]
-    columns[_CURVE] = np.arange(1, rows)
-    return Lookup(pa.table(columns), pa.table({"cell": np.arange(rows * width), **ends}), pack)
+    keys = {name: _key_column(curves, name) for name in curves.contexts}
+    keys |= {_LEVEL: np.repeat(np.arange(len(sizes)), sizes)[1:], _BASE: width * np.arange(1, rows, dtype=whole)}
+    return Lookup(pa.table(keys), pa.table(cells), pack)
+
+
+def _key_column(curves: Curves, name: str) -> pa.Array:
+    """Values of a context of all curves but the global one; NULL for those of levels above it."""
+    place, kind = curves.contexts.index(name), _kind(curves, name)
+    values = [keys[place].tolist() if place < len(keys) else [None] * len(keys[0]) for keys in curves.keys[1:]]
+    return pa.array([value for level in values for value in level], _ARROW_TYPES[kind])
 
 
 def _cells(knots: int, pack: int) -> int:
@@ -186,61 +189,54 @@ def _check_columns(table: Table, curves: Curves, score: str, prob: str) -> None:
             raise InputError(f"context {name}: expected {_KINDS[kind]} as when fitted, got {given}; convert the column")
 
 
-def _calibrated(curves: Curves, table: Table, keys: Table, cells: Table, pack: int, score: str, prob: str) -> Table:
-    """The whole expression: find the curve, find the cell, interpolate."""
-    grid, names = curves.grid, list(table.columns)
+def _calibrated(curves: Curves, table: Table, lookup: Lookup, *, score: str, prob: str) -> Table:
+    """The whole expression: find the curve, find the cell, interpolate. The lookup's tables are Ibis tables here."""
+    rows = _with_base(curves, _placed(curves, table, lookup.pack, score), lookup.keys)
+    # Every row has a cell, so an inner join loses none; DuckDB joins by lookup only when it is one.
+    joined = rows.inner_join(lookup.cells, rows["isolayer_cell"] == lookup.cells["cell"])
+    value = joined["v"]
+    for k in range(lookup.pack):
+        into = joined[_INTO] if k == 0 else ibis.greatest(joined[_INTO] - double(k), double(0))
+        value += (into if k == lookup.pack - 1 else ibis.least(into, double(1))) * joined[f"r{k}"]
+    clipped = ibis.least(ibis.greatest(value + joined[_OUTSIDE], double(-700)), double(36))
+    # Some engines leave NULL out of GREATEST, so that only asking keeps it.
+    known, sigmoid = joined[_OUTSIDE].notnull(), double(1) / (double(1) + (-clipped).exp())
+    return joined.select(*table.columns, **{prob: ibis.ifelse(known, sigmoid, ibis.null("float64"))})
+
+
+def _placed(curves: Curves, table: Table, pack: int, score: str) -> Table:
+    """Rows with the group of buckets their score falls into, how far into it, and how far outside the grid."""
+    grid, width = curves.grid, _cells(curves.grid.buckets, pack)
     good, logit = logit_expression(table[score], curves.scale)
+    logit = ibis.ifelse(good, logit, ibis.null("float64"))
     inside = ibis.least(ibis.greatest(logit, double(grid.lower)), double(grid.upper))
     place = (inside - double(grid.lower)) * double(1 / grid.step)
-    left = ibis.least(place, double(grid.buckets - 2)).floor()
-    rows = table.mutate(
-        **{
-            _PLACE: ibis.ifelse(good, place, ibis.null("float64")),
-            _LEFT: ibis.ifelse(good, left, 0).cast("int32"),
-            _OUTSIDE: logit - inside,
-        }
-    )
-    rows, curve = _with_curve(curves, rows, keys)
-    group = rows[_LEFT] if pack == 1 else (rows[_LEFT] - rows[_LEFT] % pack) / pack
-    cell = curve * _cells(grid.buckets, pack) + group.cast("int64")
-    # Every row has a cell, so an inner join loses none; DuckDB joins by lookup only when it is one.
-    rows = rows.mutate(isolayer_cell=cell)
-    joined = rows.inner_join(cells, rows["isolayer_cell"] == cells["cell"])
-    within = joined[_LEFT] % pack
-    below, above = (_pick(within, [joined[f"v{k + end}"] for k in range(pack)]) for end in (0, 1))
-    value = below + (joined[_PLACE] - joined[_LEFT]) * (above - below) + joined[_OUTSIDE]
-    clipped = ibis.least(ibis.greatest(value, double(-700)), double(36))
-    calibrated = ibis.ifelse(joined[_PLACE].notnull(), double(1) / (double(1) + (-clipped).exp()), ibis.null("float64"))
-    return joined.select(*names, **{prob: calibrated})
+    group = ibis.least(place * double(1 / pack), double(width - 0.5)).floor()
+    rows = table.mutate(**{_GROUP: group.fill_null(0).cast("int32"), _INTO: place, _OUTSIDE: logit - inside})
+    return rows.mutate(**{_INTO: rows[_INTO] - rows[_GROUP] * pack})
 
 
-def _with_curve(curves: Curves, rows: Table, keys: Table) -> tuple[Table, Value]:
-    """Join the keys of every level; the number of the deepest curve that was found."""
+def _with_base(curves: Curves, rows: Table, keys: Table) -> Table:
+    """Rows with the cell of the deepest curve that their context has."""
     found = list[str]()
     for level in range(1, len(curves.contexts) + 1):
-        name, some = f"{_CURVE}_{level}", keys.filter(keys["isolayer_level"] == level)
+        name, some = f"{_BASE}_{level}", keys.filter(keys[_LEVEL] == level)
         key_of = {context: f"isolayer_key_{place}" for place, context in enumerate(curves.contexts[:level])}
-        some = some.select(**{key: some[context] for context, key in key_of.items()}, **{name: some[_CURVE]})
+        some = some.select(**{key: some[context] for context, key in key_of.items()}, **{name: some[_BASE]})
         same = [
             rows[context].identical_to(some[key]) if _has_missing(curves, context) else rows[context] == some[key]
             for context, key in key_of.items()
         ]
         rows = rows.left_join(some, same).select(*rows.columns, name)
         found.insert(0, name)
-    return rows, ibis.coalesce(*(rows[name] for name in found), ibis.literal(0, "int64"))
+    base = ibis.coalesce(*(rows[name] for name in found), ibis.literal(0, keys[_BASE].type()))
+    return rows.mutate(isolayer_cell=base + rows[_GROUP])
 
 
 def _has_missing(curves: Curves, name: str) -> bool:
     """Whether a missing value of a context has a curve of its own: only then must a join find NULL."""
     place = curves.contexts.index(name)
     return any(None in keys[place].tolist() for keys in curves.keys[place + 1 :])
-
-
-def _pick(number: Value, values: list[Value]) -> Value:
-    """``values[number]`` of each row."""
-    if len(values) == 1:
-        return values[0]
-    return ibis.cases(*((number == k, value) for k, value in enumerate(values[:-1])), else_=values[-1])
 
 
 def _resident(backend: Any, part: pa.Table) -> Table:
@@ -270,12 +266,22 @@ def _on_relation(relation: Any, sql: str, isolayer_keys: pa.Table, isolayer_cell
     return relation.query(ROWS, sql)
 
 
-def _unbound(part: pa.Table, name: str) -> Table:
-    return ibis.table(ibis.Schema.from_pyarrow(part.schema), name=name)
+def _as_in(keys: pa.Table, table: Table) -> pa.Table:
+    """Keys with integers as narrow as the table's, where they fit, so that no engine has to widen every row."""
+    columns = table.schema()
+    for place, field in enumerate(keys.schema):
+        if field.name in columns and columns[field.name].is_integer():
+            try:
+                keys = keys.set_column(place, field.name, keys[field.name].cast(columns[field.name].to_pyarrow()))
+            except pa.ArrowInvalid:
+                continue  # a key that the table cannot hold
+    return keys
 
 
-def _ibis_type(part: pa.Table, name: str) -> str:
-    return str(ibis.Schema.from_pyarrow(part.schema)[name])
+def _unbound(lookup: Lookup) -> Lookup:
+    """The lookup's tables as names, for a statement."""
+    keys, cells = (ibis.Schema.from_pyarrow(part.schema) for part in (lookup.keys, lookup.cells))
+    return Lookup(ibis.table(keys, name=_KEYS), ibis.table(cells, name=_CELLS), lookup.pack)
 
 
 def _quoted(name: str, dialect: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError
+from isolayer.frames import column
 from isolayer.grid import Grid
 from isolayer.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.histogram import Histogram
@@ -260,11 +261,11 @@ class Curves:
         if context is None:
             return row
         for level, name in enumerate(self.contexts[:depth], start=1):
-            column = _column(context, name)
-            if len(column) != rows:
-                raise InputError(f"context {name}: expected {rows} rows as in score, got {len(column)}; align them")
+            values = column(context, name)
+            if len(values) != rows:
+                raise InputError(f"context {name}: expected {rows} rows as in score, got {len(values)}; align them")
             vocabulary, finder = self._finders[level - 1]
-            at = finder.find(at, lookup(column, vocabulary, name))
+            at = finder.find(at, lookup(values, vocabulary, name))
             row = np.where(at >= 0, self.starts[level] + at, row)
         return row
 
@@ -338,22 +339,14 @@ def _compare_level(one: Curves, two: Curves, level: int) -> dict[str, NDArray[An
     }
 
 
-def _column(context: Any, name: str) -> Any:
-    """A column of a mapping or a frame, or an InputError that names it."""
-    try:
-        return context[name]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(f"context {name}: expected a column of that name, got none; add it") from error
-
-
 def _checked(name: str, values: ArrayLike, *, prob: bool) -> Floats:
-    column = np.asarray(values, np.float64)
-    if column.ndim != 1:
-        raise InputError(f"{name}: expected one dimension, got shape {column.shape}; give a column")
-    good = (column >= 0) & (column <= 1) if prob else np.isfinite(column)
+    given = np.asarray(values, np.float64)
+    if given.ndim != 1:
+        raise InputError(f"{name}: expected one dimension, got shape {given.shape}; give a column")
+    good = (given >= 0) & (given <= 1) if prob else np.isfinite(given)
     if not good.all():
         rule = "probabilities in [0, 1]" if prob else "finite numbers"
         first = np.flatnonzero(~good)[0]
         remedy = 'for logits use scale="logit"' if prob else "drop or repair those rows"
-        raise InputError(f"{name}: expected {rule}, got {column[first]} in row {first}; {remedy}")
-    return column
+        raise InputError(f"{name}: expected {rule}, got {given[first]} in row {first}; {remedy}")
+    return given

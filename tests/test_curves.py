@@ -1,0 +1,198 @@
+"""Curves: evaluation, inversion, lookup, bands and comparison."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolayer import curves as module
+from isolayer.curves import Curves, evaluate, invert, logit_of, prob_of
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.histogram import Histogram
+
+GRID = Grid(lower=-2, upper=2, step=0.5)
+KNOTS = GRID.knots[1:]
+floats = st.floats(-50, 50)
+
+
+@pytest.fixture
+def fitted():
+    rng = np.random.default_rng(0)
+    n = 3000
+    context = {"device": rng.choice(["tv", "web"], n), "slot": rng.integers(0, 3, n)}
+    context["slot"][context["device"] == "tv"] = 7  # slot 7 is on tv, and nothing else is
+    logit = rng.normal(size=n)
+    shift = np.where(context["device"] == "tv", 0.7, -0.7) + 0.3 * (context["slot"] == 1)
+    label = rng.random(n) < prob_of(logit + shift)
+    return Curves.from_histogram(Histogram.from_arrays(logit, label, context, grid=GRID))
+
+
+def increasing(seed, curves=3, least=0.01):
+    rng = np.random.default_rng(seed)
+    return np.cumsum(rng.uniform(least, 1, (curves, GRID.buckets)), axis=1) - 3
+
+
+@given(st.integers(0, 99), st.lists(floats, min_size=1, max_size=40))
+def test_evaluation_is_interpolation_and_goes_on_with_slope_one(seed, x):
+    values, x = increasing(seed), np.array(x)
+    row = np.arange(len(x)) % 3
+    expected = [
+        np.interp(at, KNOTS, values[r]) + max(at - GRID.upper, 0) + min(at - GRID.lower, 0)
+        for at, r in zip(x, row, strict=True)
+    ]
+    np.testing.assert_allclose(evaluate(values, row, x, GRID), expected, atol=1e-9)
+
+
+@given(st.integers(0, 99), st.lists(floats, min_size=1, max_size=40))
+def test_inversion_undoes_evaluation(seed, x):
+    values, x = increasing(seed), np.array(x)
+    row = np.arange(len(x)) % 3
+    np.testing.assert_allclose(invert(values, row, evaluate(values, row, x, GRID), GRID), x, atol=1e-8)
+    np.testing.assert_allclose(evaluate(values, row, invert(values, row, x, GRID), GRID), x, atol=1e-8)
+
+
+def test_on_a_flat_the_largest_of_the_inverses():
+    values = np.array([[0.0, 1, 1, 1, 2, 3, 3, 4, 4]])
+    found = invert(values, np.zeros(3, np.int64), np.array([1.0, 3.0, 4.0]), GRID)
+    np.testing.assert_allclose(found, [-0.5, 1.0, 2.0])
+
+
+@given(st.integers(0, 99), st.lists(floats, min_size=2, max_size=40, unique=True))
+def test_scores_far_enough_apart_never_tie(seed, x):
+    x = np.unique(np.array(x).round(6))
+    logit = evaluate(increasing(seed), np.zeros(len(x), np.int64), x, GRID)
+    assert (np.diff(logit) > 0).all()
+
+
+@given(st.floats(-1e300, 1e300))
+def test_probabilities_stay_inside(logit):
+    assert 0 < prob_of(np.array([logit]))[0] < 1
+
+
+def test_logits_of_certainty_are_finite():
+    assert np.isfinite(logit_of(np.array([0.0, 1.0]))).all()
+    prob = np.array([1e-12, 0.3, 1 - 1e-9])
+    np.testing.assert_allclose(prob_of(logit_of(prob)), prob, rtol=1e-6)
+
+
+def test_chunks_make_no_difference(monkeypatch):
+    x, row, values = np.linspace(-5, 5, 101), np.arange(101) % 3, increasing(0)
+    whole = evaluate(values, row, x, GRID)
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    np.testing.assert_array_equal(evaluate(values, row, x, GRID), whole)
+
+
+def test_every_context_finds_its_curve_and_unseen_ones_their_deepest_ancestor(fitted):
+    assert fitted.starts == (0, 1, 3, 7)
+    context = {"device": ["tv", "web", "web", "tv", "web", "radio"], "slot": [7, 0, 2, 0, 9, 7]}
+    assert fitted.rows_of(context, 6).tolist() == [3, 4, 6, 1, 2, 0]
+    x = np.linspace(-3, 3, 6)
+    for at, row, own in zip(x, [3, 4, 6, 1, 2, 0], fitted.decision(x, context), strict=True):
+        assert own == evaluate(fitted.values, np.array([row]), np.array([at]), GRID)[0]
+    np.testing.assert_array_equal(fitted.decision(x), evaluate(fitted.values, np.zeros(6, np.int64), x, GRID))
+
+
+def test_a_search_finds_what_the_table_finds(fitted, monkeypatch):
+    context = {"device": ["tv", "web", "radio", "web"], "slot": [7, 1, 7, 9]}
+    by_table = fitted.rows_of(context, 4)
+    monkeypatch.setattr(module, "_DENSE", 0)
+    again = Curves(**{name: getattr(fitted, name) for name in fitted.__dataclass_fields__})
+    np.testing.assert_array_equal(again.rows_of(context, 4), by_table)
+
+
+@pytest.mark.parametrize("frame", [dict, pd.DataFrame, pl.DataFrame, pa.table], ids=lambda frame: frame.__name__)
+def test_contexts_come_in_any_frame(fitted, frame):
+    columns = {"device": ["tv", "radio"], "slot": [7, 7]}
+    assert fitted.rows_of(frame(columns), 2).tolist() == [3, 0]
+
+
+def test_prob_scale_reads_probabilities(fitted):
+    x = np.array([-1.0, 0.3])
+    of_prob = Curves(**{**{name: getattr(fitted, name) for name in fitted.__dataclass_fields__}, "scale": "prob"})
+    np.testing.assert_allclose(of_prob.predict(prob_of(x)), fitted.predict(x), rtol=1e-12)
+    np.testing.assert_allclose(of_prob.inverse(of_prob.predict(prob_of(x))), prob_of(x), rtol=1e-9)
+    np.testing.assert_allclose(fitted.inverse(fitted.predict(x)), x, rtol=1e-9)
+    np.testing.assert_array_equal(of_prob.on_logits.predict(x), fitted.predict(x))
+
+
+def test_bands_hold_the_curve_and_grow_with_their_level(fitted):
+    context, x = {"device": ["tv", "web"], "slot": [7, 1]}, np.array([0.0, 9.0])
+    low, high = fitted.band(0.5, x, context)
+    lower, higher = fitted.band(0.95, x, context)
+    assert (lower < low).all()
+    assert (low < fitted.predict(x, context)).all()
+    assert (fitted.predict(x, context) < high).all()
+    assert (high < higher).all()
+    at_knots = fitted.band()
+    np.testing.assert_allclose(at_knots[0][3], fitted.band(0.95, KNOTS, {"device": ["tv"] * 9, "slot": [7] * 9})[0])
+
+
+def test_strict_curves_rise_and_others_may_be_flat():
+    rng = np.random.default_rng(0)
+    logit = rng.normal(size=3000)
+    histogram = Histogram.from_arrays(logit, rng.random(3000) < prob_of(-logit), grid=GRID)  # the wrong way round
+    strict, flat = (Curves.from_histogram(histogram, strict=strict) for strict in (True, False))
+    assert np.diff(strict.values).min() >= 1e-3 * GRID.step * (1 - 1e-9)
+    assert 0 <= np.diff(flat.values).min() < 1e-5
+
+
+def test_comparison_with_itself_is_nothing_and_with_a_shift_is_the_shift(fitted):
+    same = fitted.compare(fitted)
+    assert same["level"].tolist() == [0, 1, 1, 2, 2, 2, 2]
+    assert same["device"].tolist() == [None, "tv", "web", "tv", "web", "web", "web"]
+    assert same["slot"].tolist() == [None, None, None, 7, 0, 1, 2]
+    assert not same["largest"].any()
+    parts = {name: getattr(fitted, name) for name in fitted.__dataclass_fields__}
+    moved = fitted.compare(Curves(**{**parts, "values": fitted.values + 0.5}))
+    change = prob_of(fitted.values + 0.5) - prob_of(fitted.values)
+    np.testing.assert_allclose(moved["average"], (change * fitted.mass).sum(1) / fitted.mass.sum(1), rtol=1e-6)
+    np.testing.assert_allclose(moved["largest"], np.where(fitted.mass > 0, change, 0).max(1))
+
+
+def test_comparison_serves_new_contexts_by_their_ancestor():
+    rng = np.random.default_rng(0)
+    logit, device = rng.normal(size=400), np.array(["tv", "web"] * 200)
+    label = rng.random(400) < np.where(device == "tv", 0.8, 0.2)
+    both = Curves.from_histogram(Histogram.from_arrays(logit, label, {"device": device}, grid=GRID))
+    tv = device == "tv"
+    one = Curves.from_histogram(Histogram.from_arrays(logit[tv], label[tv], {"device": device[tv]}, grid=GRID))
+    table = one.compare(both)
+    assert table["device"].tolist() == [None, "tv", "web"]
+    change = np.abs(prob_of(one.values[0]) - prob_of(both.values[2]))
+    assert table["largest"][2] == pytest.approx(np.where(both.mass[2] > 0, change, 0).max())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: c.predict([np.nan]), "score: expected finite numbers, got nan in row 0; drop or repair those rows"),
+        (lambda c: c.predict([[1.0]]), r"score: expected one dimension, got shape \(1, 1\); give a column"),
+        (lambda c: c.inverse([1.5]), r"prob: expected probabilities in \[0, 1\], got 1.5 in row 0"),
+        (lambda c: c.predict([1.0], {"device": ["tv"]}), "column slot: expected it in the frame, got only"),
+        (
+            lambda c: c.predict([1.0], {"device": ["tv"] * 2, "slot": [7]}),
+            "context device: expected 1 rows as in score",
+        ),
+        (lambda c: c.predict([1.0], {"device": [3], "slot": [7]}), "context device: expected strings as when fitted"),
+        (lambda c: c.band(1.0), r"level: expected a number in \(0, 1\), got 1.0; try 0.95"),
+        (lambda c: c.compare(Curves.identity(GRID)), "compare: expected curves with the same contexts, scale and grid"),
+    ],
+)
+def test_questions_that_have_no_answer(fitted, call, message):
+    with pytest.raises(InputError, match=message):
+        call(fitted)
+
+
+def test_a_context_without_its_parent_and_a_histogram_without_rows():
+    keys = ((), (np.array(["tv"]),), (np.array(["web"]), np.array([1])))
+    table = np.zeros((3, GRID.buckets))
+    with pytest.raises(InputError, match="curves: expected the parent of every context"):
+        Curves(GRID, ("device", "slot"), keys, table, table, table, np.zeros(3)).predict(
+            [0.0], {"device": ["tv"], "slot": [1]}
+        )
+    with pytest.raises(InputError, match="histogram: expected at least one row, got none; add rows"):
+        Curves.from_histogram(Histogram.from_arrays([], [], grid=GRID))

@@ -1,0 +1,167 @@
+"""Levels: each drawn to the one above, none changing it; where nothing is known, nothing is changed."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isolayer import hierarchy
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.hierarchy import FLOOR, fit_levels, strengths_of
+from isolayer.histogram import Histogram
+from isolayer.shrinkage import Strength
+
+GRID = Grid(lower=-6, upper=4, step=0.4)
+KNOTS = GRID.knots[1:]
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def rows_of(seed, n=20_000):
+    rng = np.random.default_rng(seed)
+    platform, slot = rng.integers(0, 3, n), rng.integers(0, 5, n)
+    logit = rng.normal(-2, 1.5, n)
+    truth = 0.8 * logit + 0.5 * platform - 0.3 * slot
+    return logit, (rng.random(n) < sigmoid(truth)).astype(float), {"platform": platform, "slot": slot}
+
+
+def test_every_level_has_its_contexts_and_converges():
+    levels = fit_levels(Histogram.from_arrays(*rows_of(0), grid=GRID))
+    assert [len(keys[0]) if keys else 1 for keys in levels.keys] == [1, 3, 15]
+    assert levels.values.shape == levels.variance.shape == levels.mass.shape == (19, GRID.buckets)
+    assert levels.residual < 1e-6
+    assert np.diff(levels.values, axis=1).min() >= FLOOR * GRID.step * (1 - 1e-9)
+    np.testing.assert_allclose(levels.mass.sum(1), levels.rows, rtol=1e-5)
+    assert levels.rows[0] == levels.rows[1:4].sum() == levels.rows[4:].sum() == 20_000
+
+
+def test_deeper_levels_leave_those_above_as_they_were():
+    logit, label, context = rows_of(1)
+    deep = fit_levels(Histogram.from_arrays(logit, label, context, grid=GRID))
+    for depth, rows in ((0, 1), (1, 4)):
+        shallow = {name: context[name] for name in list(context)[:depth]}
+        alone = fit_levels(Histogram.from_arrays(logit, label, shallow, grid=GRID))
+        np.testing.assert_allclose(deep.values[:rows], alone.values, atol=1e-9)
+
+
+def test_beyond_its_rows_a_curve_has_its_parents_slope():
+    rng = np.random.default_rng(2)
+    logit, label, context = rows_of(2)
+    narrow = rng.uniform(-1.4, -0.6, 4000)  # one more platform, seen between -1.4 and -0.6 only, with another slope
+    logit, context = (
+        np.concatenate([logit, narrow]),
+        {"platform": np.concatenate([context["platform"], np.full(4000, 9)])},
+    )
+    label = np.concatenate([label, rng.random(4000) < sigmoid(3 * narrow + 3)])
+    levels = fit_levels(Histogram.from_arrays(logit, label, context, grid=GRID), shrinkage=(1.0, 1.0, 0.1))
+    deviation = np.diff(levels.values[-1] - levels.values[0]) / GRID.step
+    far, near = np.abs(deviation[KNOTS[:-1] > 2.0]), np.abs(deviation[(KNOTS[:-1] > -1.5) & (KNOTS[:-1] < -0.5)])
+    assert near.max() > 0.5
+    assert far.max() < 0.02
+
+
+def test_a_context_with_next_to_no_rows_has_its_parents_curve():
+    logit, label, context = rows_of(3)
+    context = {"platform": np.append(context["platform"], 9)}
+    histogram = Histogram.from_arrays(
+        np.append(logit, -2.0), np.append(label, 1.0), context, np.append(np.ones(len(logit)), 1e-6), grid=GRID
+    )
+    levels = fit_levels(histogram)
+    np.testing.assert_allclose(levels.values[-1], levels.values[0], atol=1e-4)
+
+
+def test_scores_already_calibrated_are_left_alone():
+    """Over 20 seeds the excess over raw is that of less than one free parameter, 1 / (2 rows)."""
+    excess = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        logit, segment = rng.normal(-2, 1.5, 4000), rng.integers(0, 20, 4000)
+        label = (rng.random(4000) < sigmoid(logit)).astype(float)
+        levels = fit_levels(Histogram.from_arrays(logit, label, {"segment": segment}, grid=GRID))
+        x = rng.normal(-2, 1.5, 5000).clip(GRID.lower, GRID.upper)
+        prob = sigmoid(x)
+        for row in range(21):
+            value = np.interp(x, KNOTS, levels.values[row])
+            excess.append(np.mean(np.logaddexp(0, value) - prob * value) - np.mean(np.logaddexp(0, x) - prob * x))
+    assert np.mean(excess) < 1 / 4000
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 200))
+def test_weight_two_is_the_row_twice(seed, n):
+    rng = np.random.default_rng(seed)
+    logit, label, context = rng.normal(size=n), (rng.random(n) < 0.4).astype(float), rng.integers(0, 3, n)
+    weight = rng.integers(1, 4, n)
+    again = np.repeat(np.arange(n), weight)
+    weighted = fit_levels(Histogram.from_arrays(logit, label, {"c": context}, weight, grid=GRID))
+    repeated = fit_levels(Histogram.from_arrays(logit[again], label[again], {"c": context[again]}, grid=GRID))
+    np.testing.assert_allclose(weighted.values, repeated.values, atol=1e-6)
+
+
+def test_chunks_make_no_difference(monkeypatch):
+    histogram = Histogram.from_arrays(*rows_of(4), grid=GRID)
+    whole = fit_levels(histogram)
+    monkeypatch.setattr(hierarchy, "_CHUNK", 4)
+    np.testing.assert_allclose(fit_levels(histogram).values, whole.values, atol=1e-6)
+
+
+def test_a_sample_of_contexts_serves_to_choose(monkeypatch):
+    rng = np.random.default_rng(0)
+    shift, segment = rng.normal(size=400) * 0.5, rng.integers(0, 400, 80_000)
+    logit = rng.normal(-1, 1.5, 80_000)
+    label = (rng.random(80_000) < sigmoid(logit + shift[segment])).astype(float)
+    histogram = Histogram.from_arrays(logit, label, {"segment": segment}, grid=GRID)
+    every = fit_levels(histogram).strengths[1]
+    monkeypatch.setattr(hierarchy, "_SAMPLE", (100, 100))
+    assert hierarchy._sample(histogram).sum() == 100
+    some = fit_levels(histogram).strengths[1]
+    assert 0.6 < some.level / every.level < 1.7
+
+
+def test_bands_hold_the_truth_as_often_as_they_say():
+    """Coverage at 95% within 3 points, averaged over rows of contexts with 500 rows or more."""
+    inside = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        level, slope = rng.normal(size=60) * 0.5, np.exp(rng.normal(size=60) * 0.15)
+        segment, logit = rng.integers(0, 60, 60_000), rng.normal(-2, 1.5, 60_000).clip(GRID.lower, GRID.upper)
+        truth = level[segment] + slope[segment] * logit + 0.2 * np.sin(2 * logit + 9 * level[segment])
+        label = (rng.random(60_000) < sigmoid(truth)).astype(float)
+        levels = fit_levels(Histogram.from_arrays(logit, label, {"segment": segment}, grid=GRID))
+        for row in range(60):
+            x = logit[segment == row]
+            assert len(x) >= 500
+            value = np.interp(x, KNOTS, levels.values[1 + row])
+            spread = np.sqrt(np.interp(x, KNOTS, levels.variance[1 + row]))
+            inside.append(np.mean(np.abs(value - truth[segment == row]) < 1.96 * spread))
+    assert abs(np.mean(inside) - 0.95) < 0.03
+
+
+def test_weights_that_vary_widen_the_bands():
+    logit, label, context = rows_of(5)
+    weight = np.random.default_rng(0).choice([0.2, 1.8], len(logit))
+    even = fit_levels(Histogram.from_arrays(logit, label, context, np.ones(len(logit)), grid=GRID), shrinkage=1.0)
+    uneven = fit_levels(Histogram.from_arrays(logit, label, context, weight, grid=GRID), shrinkage=1.0)
+    middle = GRID.buckets // 2
+    assert 1.3 < (uneven.variance / even.variance)[0, middle] < 2.0  # mean of squares 1.64
+
+
+def test_strengths_given_are_strengths_used():
+    histogram = Histogram.from_arrays(*rows_of(6), grid=GRID)
+    assert fit_levels(histogram, shrinkage=2.0).strengths == (Strength(2, 2, 2),) * 3
+    per_level = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert fit_levels(histogram, shrinkage=per_level).strengths == tuple(Strength(*row) for row in per_level)
+    stiff, loose = fit_levels(histogram, shrinkage=1e7).values, fit_levels(histogram, shrinkage=0.0).values
+    np.testing.assert_allclose(stiff, np.broadcast_to(KNOTS, stiff.shape), atol=0.1)
+    assert np.abs(loose - KNOTS).max() > 0.5
+
+
+@pytest.mark.parametrize("shrinkage", ["best", -1.0, [1, 2], [[1, 2, 3]], float("nan")])
+def test_shrinkage_that_means_nothing(shrinkage):
+    with pytest.raises(
+        InputError, match='shrinkage: expected "auto", a number >= 0, three of them or 2 times three, got'
+    ):
+        strengths_of(shrinkage, 2)

@@ -1,0 +1,146 @@
+r"""Position Action Prediction: where would this item be shown? The served probability without a position to read.
+
+Relevance ranks, but it is the probability of a label in a reference context, not of the one an item will meet. Beside
+the model a tower predicts the distribution of contexts, :math:`P(c \mid x)`, and the served probability pools the
+curves by it: :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`. Position and device are not its inputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from isolayer.debias.heads import DualHead
+from isolayer.debias.loss import Heads, Labels
+from isolayer.errors import InputError
+from isolayer.functional import piecewise_linear
+
+_MOST_CONTEXTS = 4096
+Given = Literal["features", "relevance"]
+
+
+class PooledHeads(dict[str, Heads]):
+    """`Heads` of every task, and what the tower said of the context: logits and the one there was, ``[batch, ...]``."""
+
+    context_logits: Tensor
+    context_id: Tensor
+
+
+class PositionAction(nn.Module):
+    """A `DualHead` and a tower that predicts the context an item is shown in; trained together, served together.
+
+    The tower shares nothing with the model and reads relevance without a gradient, so the ranking stays as it was.
+
+    Args:
+        model: What relates relevance to the labels.
+        tower: Features to ``[batch, width]``, or, given relevance, relevance logits ``[batch, tasks]`` to that.
+        width: Width of the tower's output.
+        given: What the tower reads: ``"features"``, or ``"relevance"``, which pools by :math:`P(c | r)` alone.
+        gamma: Weight of the tower's loss beside the model's.
+
+    >>> dual = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
+    >>> model = PositionAction(dual, nn.Linear(4, 8), width=8)
+    >>> {name: list(value.shape) for name, value in model.serving()(torch.zeros(5, 4)).items()}
+    {'click': [5], 'click_prob': [5]}
+    """
+
+    def __init__(
+        self, model: DualHead, tower: nn.Module, *, width: int, given: Given = "features", gamma: float = 1.0
+    ) -> None:
+        super().__init__()
+        if given not in ("features", "relevance"):
+            raise InputError(f"given: expected 'features' or 'relevance', got {given!r}; choose one")
+        if not (gamma > 0 and math.isfinite(gamma)):
+            raise InputError(f"gamma: expected a positive number, got {gamma}; the tower would not be trained")
+        self.sizes = list(model.context_curves.contexts.values())
+        combinations = math.prod(self.sizes)
+        if combinations > _MOST_CONTEXTS:
+            raise InputError(
+                f"contexts: expected at most {_MOST_CONTEXTS} combinations to pool over, got {combinations}; "
+                "use fewer context features"
+            )
+        if model.wiring != "curve":
+            raise InputError("wiring: expected 'curve', got 'parallel'; its curves do not read relevance")
+        self.model, self.tower, self.given, self.gamma = model, tower, given, gamma
+        self.predict = nn.Linear(width, combinations)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.model.tasks
+
+    def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> PooledHeads:
+        """Logits of every task, and of the contexts, for features and ids ``[batch]`` of each context feature."""
+        outputs = PooledHeads(self.model(features, context))
+        read = features
+        if self.given == "relevance":
+            read = torch.stack([outputs[task].relevance_logit for task in self.tasks], dim=1).detach()
+        outputs.context_logits = self.predict(self.tower(read))
+        ids = torch.zeros_like(next(iter(context.values())), dtype=torch.int64)
+        unknown = torch.zeros_like(ids, dtype=torch.bool)
+        for name, size in self.model.context_curves.contexts.items():
+            ids, unknown = ids * size + context[name], unknown | (context[name] < 0)
+        outputs.context_id = torch.where(unknown, -1, ids)
+        return outputs
+
+    def loss(
+        self,
+        outputs: PooledHeads,
+        labels: Labels,
+        mask: Mapping[str, Tensor] | None = None,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """The model's loss, and gamma times the log loss of the contexts that are known."""
+        known = outputs.context_id >= 0
+        share = known.to(outputs.context_logits.dtype) if weight is None else weight * known
+        each = cross_entropy(outputs.context_logits, outputs.context_id, reduction="none", ignore_index=-1)
+        missed = (each * share).sum() / share.sum().clamp(min=torch.finfo(each.dtype).tiny)
+        return self.model.loss(outputs, labels, mask, weight) + self.gamma * missed
+
+    def serving(self) -> PooledServing:
+        """A copy that takes features alone; its probabilities are pooled over the contexts it expects."""
+        return PooledServing(self)
+
+
+class PooledServing(nn.Module):
+    """Features in, relevance logits and pooled probabilities out: no context, nothing to learn.
+
+    Args:
+        trained: What was trained.
+    """
+
+    curves: Tensor
+    sign: Tensor
+
+    def __init__(self, trained: PositionAction) -> None:
+        super().__init__()
+        model = trained.model
+        self.tasks, self.given, self.grid = model.tasks, trained.given, model.context_curves.grid
+        self.backbone, self.relevance = copy.deepcopy((model.backbone, model.relevance))
+        self.tower, self.predict = copy.deepcopy((trained.tower, trained.predict))
+        table = torch.tensor(list(itertools.product(*map(range, trained.sizes))), device=model.sign.device)
+        context = dict(zip(model.context_curves.contexts, table.unbind(1), strict=True))
+        with torch.no_grad():
+            self.register_buffer("curves", model.context_curves.knot_values(context))  # [contexts, tasks, knots]
+        self.register_buffer("sign", model.sign.clone())
+        self.eval().requires_grad_(False)
+
+    def forward(self, features: Tensor) -> dict[str, Tensor]:
+        """``{"click": relevance_logit [batch], "click_prob": probability [batch], ...}``."""
+        relevance = self.relevance(self.backbone(features))  # [batch, tasks]
+        contexts, tasks, _ = self.curves.shape
+        share = torch.softmax(self.predict(self.tower(features if self.given == "features" else relevance)), dim=1)
+        rows = torch.arange(contexts * tasks, device=relevance.device).view(1, contexts, tasks)
+        event = (relevance * self.sign).unsqueeze(1)
+        observed = piecewise_linear(event, self.curves.flatten(0, 1), rows, grid=self.grid, beyond="extend")
+        prob = (share.unsqueeze(2) * torch.sigmoid(observed)).sum(1)  # [batch, tasks]
+        columns = (part for pair in zip(relevance.unbind(1), prob.unbind(1), strict=True) for part in pair)
+        names = (name for task in self.tasks for name in (task, f"{task}_prob"))
+        return dict(zip(names, columns, strict=True))

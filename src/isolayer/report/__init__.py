@@ -1,14 +1,14 @@
 """The report: evidence (frozen numbers), then charts, then one self-contained page.
 
-    rows       a log, or a fitted histogram, scored by curves
-    evidence   every number the page shows, with its interval
-    bias       what the curves of a debiased model say of each task and position
-    advice     what to do next, in sentences
-    theme      colours and axes
-    charts     Altair charts, for the page and for notebooks
-    sections   the words of the page
-    pack       large columns made small
-    page       all of it in one HTML file
+rows       a log, or a fitted histogram, scored by curves
+evidence   every number the page shows, with its interval
+bias       what the curves of a debiased model say of each task and position
+advice     what to do next, in sentences
+theme      colours and axes
+charts     Altair charts, for the page and for notebooks
+sections   the words of the page
+pack       large columns made small
+page       all of it in one HTML file
 """
 
 from isolayer.report.charts import plot_curves, plot_observed_over_expected, plot_reliability

@@ -14,6 +14,12 @@ THIN = 10.0  # expected events below which a context says little on its own
 NOTABLE = 0.01  # share of the rows worth a sentence
 
 
+_IN_SAMPLE = (
+    "These are the rows the curves were fitted on, so every figure after is flattering. "
+    "Make this page again from a later log before you trust it."
+)
+
+
 class Advice(NamedTuple):
     """A sentence or two, and whether they praise, ask for action or only inform."""
 
@@ -25,13 +31,13 @@ def advise(evidence: Evidence, bias: Bias | None = None) -> list[Advice]:
     """All sentences that hold, the verdict first, then what asks for action."""
     verdict, rest = _verdict(evidence.figures[0]), list[Advice]()
     if evidence.in_sample:
-        rest.append(Advice("act", "These are the rows the curves were fitted on, so every figure after is flattering. "
-                           "Make this page again from a later log before you trust it."))  # fmt: skip
+        rest.append(Advice("act", _IN_SAMPLE))
     rest += _total(evidence)
     if evidence.tables:
         rest += _contexts(evidence.tables[0]) + _thin(evidence.tables[0])
     rest += _coverage(evidence) + _last_day(evidence) + (_bias(bias) if bias else [])
-    return [verdict, *sorted(rest, key=lambda advice: advice.kind != "act")]
+    found = [verdict, *sorted(rest, key=lambda advice: advice.kind != "act")]
+    return [each._replace(text=each.text.replace(" -", " −").replace("(-", "(−")) for each in found]
 
 
 def _verdict(loss: Figure) -> Advice:
@@ -42,10 +48,10 @@ def _verdict(loss: Figure) -> Advice:
     if change.upper < 0:
         return Advice("good", f"Calibration helps on this log: {numbers} {between}. Serve the calibrated score.")
     if change.lower > 0:
-        return Advice("act", f"Calibration harms on this log: {numbers} {between}. Serve the raw score, and refit on "
-                      "rows like these.")  # fmt: skip
-    return Advice("note", f"Calibration makes no clear difference on this log: {numbers} {between}. Either score will "
-                  "do; more rows would tell.")  # fmt: skip
+        remedy = "Serve the raw score, and refit on rows like these."
+        return Advice("act", f"Calibration harms on this log: {numbers} {between}. {remedy}")
+    remedy = "Either score will do; more rows would tell."
+    return Advice("note", f"Calibration makes no clear difference on this log: {numbers} {between}. {remedy}")
 
 
 def _total(evidence: Evidence) -> list[Advice]:
@@ -96,11 +102,17 @@ def _thin(table: ContextTable) -> list[Advice]:
 def _coverage(evidence: Evidence) -> list[Advice]:
     found = []
     if evidence.unseen > NOTABLE:
-        found.append(Advice("act", f"{evidence.unseen:.1%} of rows are in contexts the curves have never seen, and use "
-                            "the curve of the nearest ancestor. Refit with a log that has them."))  # fmt: skip
+        text = (
+            f"{evidence.unseen:.1%} of rows are in contexts the curves have never seen, and use the curve of the "
+            "nearest ancestor. Refit with a log that has them."
+        )
+        found.append(Advice("act", text))
     if evidence.beyond > NOTABLE / 10:
-        found.append(Advice("act", f"{evidence.beyond:.2%} of rows score outside the grid of the curves, where they "
-                            "only go on with slope 1. Widen the grid and refit."))  # fmt: skip
+        text = (
+            f"{evidence.beyond:.2%} of rows score outside the grid of the curves, where they only go on with slope 1. "
+            "Widen the grid and refit."
+        )
+        found.append(Advice("act", text))
     return found
 
 
@@ -109,11 +121,10 @@ def _last_day(evidence: Evidence) -> list[Advice]:
     if daily is None or len(daily.day) < 2:
         return []
     ratio, lower, upper = (float(column[-1]) for column in (daily.ratio.ratio, daily.ratio.lower, daily.ratio.upper))
+    found = f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f})"
     if lower <= 1 <= upper:
-        return [Advice("good", f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f}): "
-                       "no sign of drift.")]  # fmt: skip
-    return [Advice("act", f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f}): the "
-                   "curves are drifting. Update them with recent days.")]  # fmt: skip
+        return [Advice("good", f"{found}: no sign of drift.")]
+    return [Advice("act", f"{found}: the curves are drifting. Update them with recent days.")]
 
 
 def _bias(bias: Bias) -> list[Advice]:

@@ -1,4 +1,4 @@
-"""Charts from numbers: those of the page, and the ones a notebook asks for. Returns Altair charts; computes nothing else.
+"""Charts from numbers, by Altair: those of the page, and the ones a notebook asks for.
 
 A chart saves itself as PNG, SVG or HTML by ``chart.save(path)``.
 """
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves, evaluate, logit_of, prob_of
+from isolayer.curves import Curves, logit_of, prob_of
 from isolayer.errors import InputError, need
 from isolayer.metrics import BinSums, observed_over_expected
 from isolayer.metrics.rows import labels, probs, weights
 from isolayer.report.bias import Bias
 from isolayer.report.evidence import BINS, ContextTable, Daily, Density, Reliability, certain_distance, reliability
+from isolayer.report.rows import texts
 from isolayer.report.theme import COLOUR, RATIO_COLOURS, RATIO_STEPS, SERIES, prob_x, prob_y, series, styled
 
 if TYPE_CHECKING:
@@ -42,13 +43,18 @@ def records(**columns: Any) -> Records:
     return [dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True)]
 
 
+def inline(values: Records, name: str | None = None) -> Any:
+    """Rows as the data of a chart; a page replaces those that have a name."""
+    return alt.InlineData(values=values, name=name) if name else alt.InlineData(values=values)
+
+
 def reliability_chart(parts: Mapping[str, Reliability], colours: list[str]) -> Any:
     """Observed rate against predicted probability, with bands; both axes in logits, so that small rates show."""
     values = [row for name, part in parts.items() for row in _reliability_records(name, part)]
     span = _span([part.prob for part in parts.values()] + [part.rate for part in parts.values()])
     for row in values:
         row.update({name: float(np.clip(row[name], *span)) for name in ("y", "low", "high")})
-    base = alt.Chart(alt.Data(values=values))
+    base = alt.Chart(inline(values))
     colour = series(list(parts), colours)
     x = prob_x("x", "predicted probability", span)
     tips = [alt.Tooltip("series:N"), alt.Tooltip("prob:Q", format=".4~p", title="predicted")]
@@ -84,7 +90,7 @@ def density_chart(density: Density) -> Any:
     y = alt.Y("share:Q", axis=alt.Axis(title="share of rows", format=".0%", tickCount=3), stack=None)
     colour = series([BEFORE, AFTER], _PAIR)
     return (
-        alt.Chart(alt.Data(values=values))
+        alt.Chart(inline(values))
         .mark_area(opacity=0.28, line={"strokeWidth": 1.6}, interpolate="monotone")
         .encode(x=prob_x("x", "score", span), y=y, color=colour)
     )
@@ -95,16 +101,17 @@ def heat_chart(table: ContextTable, when: str) -> Any:
     part = table.before if when == BEFORE else table.after
     rows, columns = sorted(range(2), key=lambda place: len(set(table.keys[place].tolist())))  # the longer goes across
     values = records(
-        down=_texts(table.keys[rows]),
-        across=_texts(table.keys[columns]),
+        down=texts(table.keys[rows]),
+        across=texts(table.keys[columns]),
         ratio=part.ratio,
         lower=part.lower,
         upper=part.upper,
         rows=part.weight,
     )
     order = [_sorted_texts(table.keys[place]) for place in (columns, rows)]
-    x = alt.X("across:O", sort=order[0], axis=alt.Axis(title=table.names[columns], labelAngle=0, domain=False, ticks=False, labelOverlap=True))  # fmt: skip
-    y = alt.Y("down:O", sort=order[1], axis=alt.Axis(title=table.names[rows], domain=False, ticks=False, titleAngle=-90))  # fmt: skip
+    bare: Any = {"domain": False, "ticks": False, "labelOverlap": True, "labelAngle": 0}
+    x = alt.X("across:O", sort=order[0], axis=alt.Axis(title=table.names[columns], **bare))
+    y = alt.Y("down:O", sort=order[1], axis=alt.Axis(title=table.names[rows], **bare))
     scale = alt.Scale(type="threshold", domain=RATIO_STEPS, range=RATIO_COLOURS)
     tips = [
         alt.Tooltip("across:N", title=table.names[columns]),
@@ -112,7 +119,7 @@ def heat_chart(table: ContextTable, when: str) -> Any:
         *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("ratio", "lower", "upper")),
         alt.Tooltip("rows:Q", format=",.0f"),
     ]
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, y=y)
+    base = alt.Chart(inline(values)).encode(x=x, y=y)
     cells = base.mark_rect(stroke=COLOUR["paper"], strokeWidth=1.5).encode(
         color=alt.Color("ratio:Q", scale=scale, legend=None), tooltip=tips
     )
@@ -138,20 +145,21 @@ def daily_chart(daily: Daily) -> Any:
         for row in records(day=day, rate=column, rows=daily.weight)
     ]
     y = alt.Y("rate:Q", scale=alt.Scale(zero=False), axis=alt.Axis(title="mean", format=".2~%", tickCount=5))
-    tips = [alt.Tooltip("series:N"), alt.Tooltip(f"day:{kind}"), alt.Tooltip("rate:Q", format=".4~p"), alt.Tooltip("rows:Q", format=",.0f")]  # fmt: skip
+    tips = [alt.Tooltip("series:N"), alt.Tooltip(f"day:{kind}")]
+    tips += [alt.Tooltip("rate:Q", format=".4~p"), alt.Tooltip("rows:Q", format=",.0f")]
     band = (
-        alt.Chart(alt.Data(values=records(day=day, low=daily.lower, high=daily.upper)))
+        alt.Chart(inline(records(day=day, low=daily.lower, high=daily.upper)))
         .mark_area(opacity=0.12, color=COLOUR["ink"])
         .encode(x=x, y=alt.Y("low:Q", title="mean"), y2="high:Q")
     )
-    base = alt.Chart(alt.Data(values=lines)).encode(x=x, y=y, color=colour)
+    base = alt.Chart(inline(lines)).encode(x=x, y=y, color=colour)
     return alt.layer(band, base.mark_line(strokeWidth=1.8), base.mark_circle(size=34, opacity=1).encode(tooltip=tips))
 
 
 def bias_chart(bias: Bias, task: str) -> Any:
     """The curves of one task: what is logged for an item of given relevance, by value of the bias feature."""
     place = bias.tasks.index(task)
-    values = [
+    values: Records = [
         {"value": str(value), "rank": rank, "x": float(x), "y": float(y)}
         for rank, value in enumerate(bias.values.tolist())
         for x, y in zip(bias.relevance, bias.observed[place, rank], strict=True)
@@ -161,12 +169,18 @@ def bias_chart(bias: Bias, task: str) -> Any:
     last = max(1, len(bias.values) - 1)
     fade = alt.Opacity("rank:Q", scale=alt.Scale(domain=[0, last], range=[1, 0.3]), legend=None)
     x, y = prob_x("x", "relevance, as probability", spans[0]), prob_y("y", f"chance of {task} as logged", spans[1])
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, y=y, detail="rank:Q")
-    lines = base.mark_line(strokeWidth=1.8, color=COLOUR["accent"]).encode(opacity=fade, tooltip=[alt.Tooltip("value:N", title=bias.feature)])  # fmt: skip
-    ends = [row for row in values if row["rank"] in (0, last) and row["x"] == float(bias.relevance[-1])]
-    names = alt.Chart(alt.Data(values=[row | {"name": f"{bias.feature} {row['value']}"} for row in ends]))
-    text = names.mark_text(align="right", dx=-4, dy=-7, fontSize=11, color=COLOUR["muted"])
-    return alt.layer(lines, text.encode(x=x, y=y, text="name:N"))
+    base = alt.Chart(inline(values)).encode(x=x, y=y, detail="rank:Q")
+    tips = [alt.Tooltip("value:N", title=bias.feature)]
+    lines = base.mark_line(strokeWidth=1.8, color=COLOUR["accent"]).encode(opacity=fade, tooltip=tips)
+    ends = [row for row in values if row["rank"] in (0, last) and row["x"] == values[-1]["x"]]
+    ends = [row | {"name": f"{bias.feature} {row['value']}"} for row in sorted(ends, key=lambda row: -row["y"])]
+    names = [_text(row, above=place == 0).encode(x=x, y=y, text="name:N") for place, row in enumerate(ends)]
+    return alt.layer(lines, *names)
+
+
+def _text(row: dict[str, Any], *, above: bool) -> Any:
+    chart = alt.Chart(inline([row]))
+    return chart.mark_text(align="right", dx=-4, dy=-8 if above else 16, fontSize=11, color=COLOUR["muted"])
 
 
 def relative_bias_chart(bias: Bias) -> Any:
@@ -181,7 +195,7 @@ def relative_bias_chart(bias: Bias) -> Any:
     x = alt.X(f"value:{kind}", axis=alt.Axis(title=bias.feature, tickMinStep=1, labelAngle=0))
     y = alt.Y("relative:Q", axis=alt.Axis(title=f"against {bias.feature} {bias.values[0]}", format=".2~f"))
     colours = [SERIES[place % len(SERIES)] for place in range(len(bias.tasks))]
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, y=y, color=series(list(bias.tasks), colours))
+    base = alt.Chart(inline(values)).encode(x=x, y=y, color=series(list(bias.tasks), colours))
     tips = ["series:N", alt.Tooltip("value:N", title=bias.feature), alt.Tooltip("relative:Q", format=".3f")]
     return alt.layer(base.mark_line(strokeWidth=1.8), base.mark_circle(size=34, opacity=1).encode(tooltip=tips))
 
@@ -193,14 +207,16 @@ def explorer_charts(span: Span) -> tuple[Any, Any]:
     tips = [alt.Tooltip("name:N", title="context")]
     tips += [alt.Tooltip(f"{name}:Q", format=".4~p") for name in ("raw", "calibrated", "lower", "upper")]
     curve = alt.Chart(alt.NamedData(name="curve"))
-    y = prob_y("y", "calibrated probability", span)
-    band = curve.mark_area(opacity=0.15, clip=True).encode(x=x, y=prob_y("low", "calibrated probability", span), y2="high:Q", color=colour, detail="name:N")  # fmt: skip
+    low, y = (prob_y(field, "calibrated probability", span) for field in ("low", "y"))
+    band = curve.mark_area(opacity=0.15, clip=True).encode(x=x, y=low, y2="high:Q", color=colour, detail="name:N")
     line = curve.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour, detail="name:N")
     hover = curve.mark_point(size=60, opacity=0, clip=True).encode(x=x, y=y, tooltip=tips)
     dots = alt.Chart(alt.NamedData(name="dots")).mark_point(size=36, filled=False, strokeWidth=1.4, clip=True)
-    seen = [alt.Tooltip("name:N", title="context"), *(alt.Tooltip(f"{name}:Q", format=".4~p") for name in ("raw", "observed"))]  # fmt: skip
+    seen = [tips[0], *(alt.Tooltip(f"{name}:Q", format=".4~p") for name in ("raw", "observed"))]
     main = alt.layer(_diagonal(span), band, line, hover, dots.encode(x=x, y=y, color=colour, tooltip=seen))
-    mass = alt.Chart(alt.NamedData(name="mass")).mark_area(opacity=0.28, line={"strokeWidth": 1.4}, clip=True)
+    mass = alt.Chart(inline([{"x": span[0], "share": 0.0, "colour": "none", "name": ""}], "mass")).mark_area(
+        opacity=0.28, line={"strokeWidth": 1.4}, clip=True
+    )
     share = alt.Y("share:Q", stack=None, axis=alt.Axis(title="share of rows", format=".0%", tickCount=2))
     return main, mass.encode(x=x, y=share, color=colour, detail="name:N")
 
@@ -218,7 +234,8 @@ def plot_reliability(prob: Any, label: Any, weight: Any = None, *, bins: int = B
     >>> type(chart).__name__
     'VConcatChart'
     """
-    columns = {str(name): probs(column) for name, column in (prob if isinstance(prob, Mapping) else {"score": prob}).items()}  # fmt: skip
+    named = prob if isinstance(prob, Mapping) else {"score": prob}
+    columns = {str(name): probs(column) for name, column in named.items()}
     parts = {name: reliability(BinSums.of_distinct(column, label, weight), bins) for name, column in columns.items()}
     colours = [SERIES[place % len(SERIES)] for place in range(len(parts))]
     diagram = reliability_chart(parts, colours).properties(width=420, height=320)
@@ -236,7 +253,7 @@ def _histogram(columns: Mapping[str, Floats], label: Floats, weight: Any, colour
         for row in records(x=(edge[1:] + edge[:-1]) / 2, rows=np.histogram(logit_of(column), edge, weights=w)[0])
     ]
     y = alt.Y("rows:Q", stack=None, axis=alt.Axis(title="rows", format="~s", tickCount=3))
-    chart = alt.Chart(alt.Data(values=values)).mark_area(opacity=0.28, line={"strokeWidth": 1.4})
+    chart = alt.Chart(inline(values)).mark_area(opacity=0.28, line={"strokeWidth": 1.4})
     return chart.encode(x=prob_x("x", "predicted probability", span), y=y, color=series(list(columns), colours))
 
 
@@ -255,8 +272,8 @@ def plot_observed_over_expected(prob: Any, label: Any, context: Any, weight: Any
     'LayerChart'
     """
     table = observed_over_expected(prob, label, context, weight)
-    crossed = isinstance(table.context, Mapping)
-    names = [" · ".join(map(str, row)) for row in zip(*table.context.values(), strict=True)] if crossed else _texts(table.context)  # fmt: skip
+    columns = table.context.values() if isinstance(table.context, Mapping) else [table.context]
+    names = [" · ".join(row) for row in zip(*(texts(column) for column in columns), strict=True)]
     order = np.lexsort([-table.weight, -certain_distance(table)])[:top]
     least = 0.5 * table.upper[order].min()  # an interval from 0 has no place on a logarithmic axis
     values = records(
@@ -266,19 +283,19 @@ def plot_observed_over_expected(prob: Any, label: Any, context: Any, weight: Any
         upper=table.upper[order],
         rows=table.weight[order],
     )
-    x = alt.X("ratio:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title="observed / expected"))
+    x, low = (
+        alt.X(f"{name}:Q", scale=alt.Scale(type="log"), title="observed / expected") for name in ("ratio", "lower")
+    )
     y = alt.Y("context:N", sort=None, axis=alt.Axis(title=None, domain=False, ticks=False))
     tips = ["context:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("ratio", "lower", "upper"))]
-    base = alt.Chart(alt.Data(values=values))
-    rule = base.mark_rule(color=COLOUR["accent"], strokeWidth=1.6).encode(x=alt.X("lower:Q", title="observed / expected"), x2="upper:Q", y=y)  # fmt: skip
+    base = alt.Chart(inline(values))
+    rule = base.mark_rule(color=COLOUR["accent"], strokeWidth=1.6).encode(x=low, x2="upper:Q", y=y)
     point = base.mark_circle(color=COLOUR["accent"], size=48, opacity=1).encode(x=x, y=y, tooltip=tips)
-    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(color=COLOUR["muted"], strokeDash=[3, 3]).encode(x="one:Q")
+    one = alt.Chart(inline([{"one": 1}])).mark_rule(color=COLOUR["muted"], strokeDash=[3, 3]).encode(x="one:Q")
     return styled(alt.layer(one, rule, point).properties(width=420, height=alt.Step(20)))
 
 
-def plot_curves(
-    curves: Curves, context: Mapping[str, Any] | None = None, *, level: float = 0.95, most: int = 6
-) -> Any:
+def plot_curves(curves: Curves, context: Mapping[str, Any] | None = None, *, level: float = 0.95, most: int = 6) -> Any:
     """Raw to calibrated probability with bands, and below it where the data of each curve are.
 
     Args:
@@ -310,7 +327,7 @@ def plot_curves(
     ]
     span = _span([prob_of(np.array([row[name] for row in values])) for name in ("x", "y")])
     x, colour = prob_x("x", "raw probability", span), series(names, colours)
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, color=colour)
+    base = alt.Chart(inline(values)).encode(x=x, color=colour)
     band = base.mark_area(opacity=0.15, clip=True).encode(y=prob_y("low", "calibrated probability", span), y2="high:Q")
     line = base.mark_line(strokeWidth=2, clip=True).encode(y="y:Q")
     mass = base.mark_area(opacity=0.28, line={"strokeWidth": 1.4}).encode(
@@ -330,12 +347,12 @@ def _chosen(curves: Curves, context: Mapping[str, Any] | None, most: int) -> tup
         return curves.rows_of(context, len(names), depth=len(columns)), names
     start, end = curves.starts[-2:]
     rows = start + np.argsort(-curves.count[start:end], kind="stable")[:most]
-    keys = [_texts(key[rows - start]) for key in curves.keys[-1]]
+    keys = [texts(key[rows - start]) for key in curves.keys[-1]]
     return rows, [" · ".join(row) for row in zip(*keys, strict=True)] if keys else ["all rows"]
 
 
 def _diagonal(span: Span) -> Any:
-    ends = alt.Data(values=[{"x": edge, "y": edge} for edge in span])
+    ends = inline([{"x": edge, "y": edge} for edge in span])
     return alt.Chart(ends).mark_line(color=COLOUR["muted"], strokeDash=[3, 3], strokeWidth=1).encode(x="x:Q", y="y:Q")
 
 
@@ -348,10 +365,6 @@ def _span(columns: list[Floats]) -> Span:
     low, high = float(logit.min()), float(logit.max())
     room = 0.04 * (high - low) + 0.05
     return low - room, high + room
-
-
-def _texts(key: Any) -> list[str]:
-    return ["missing" if value is None else str(value) for value in np.asarray(key).tolist()]
 
 
 def _sorted_texts(key: NDArray[Any]) -> list[str]:

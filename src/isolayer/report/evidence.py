@@ -7,7 +7,7 @@ rows as independent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 
 from isolayer.curves import Curves
 from isolayer.keys import Codes
-from isolayer.metrics import BinSums, Multicalibration, ObservedOverExpected, SegmentSums, Sums
-from isolayer.metrics import multicalibration_error, ratio_table
+from isolayer.metrics import (
+    BinSums,
+    Multicalibration,
+    ObservedOverExpected,
+    SegmentSums,
+    Sums,
+    multicalibration_error,
+    ratio_table,
+)
+from isolayer.metrics.rows import summed
 from isolayer.metrics.sums import entropy, logit_loss, over
-from isolayer.report.rows import Rows
+from isolayer.report.rows import Rows, texts
 
 Floats = NDArray[np.float64]
 
@@ -92,7 +100,7 @@ class ContextTable:
 
     def label(self, row: int) -> str:
         """The context in words, such as ``position 3, device tv``."""
-        values = ("missing" if key[row] is None else str(key[row]) for key in self.keys)
+        values = (texts(key[row : row + 1])[0] for key in self.keys)
         return ", ".join(f"{name} {value}" for name, value in zip(self.names, values, strict=True))
 
 
@@ -201,11 +209,12 @@ def figures(rows: Rows, bins: Sequence[BinSums]) -> tuple[Figure, ...]:
     sums = [Sums.from_logits(logit, y, w) for logit in (rows.logit, rows.calibrated)]
     change = ratio_estimate(losses[1], losses[0], w)
     percent = Estimate(*(100 * (part - 1) for part in change))
-    found = [Figure("Log loss", *(mean_estimate(loss, w) for loss in losses), percent)]
+    raw, calibrated = losses
+    found = [Figure("Log loss", mean_estimate(raw, w), mean_estimate(calibrated, w), percent)]
     if 0 < sums[0].positive < sums[0].weight:
-        found.append(Figure("Normalised entropy", *(ne_estimate(loss, y, w) for loss in losses), percent))
-    found.append(Figure("ECE", *(ece_estimate(part) for part in bins), None))
-    found.append(Figure("Observed / expected", *(_total_ratio(part) for part in sums), None))
+        found.append(Figure("Normalised entropy", ne_estimate(raw, y, w), ne_estimate(calibrated, y, w), percent))
+    found.append(Figure("ECE", ece_estimate(bins[0]), ece_estimate(bins[1]), None))
+    found.append(Figure("Observed / expected", _total_ratio(sums[0]), _total_ratio(sums[1]), None))
     return tuple(found)
 
 
@@ -271,8 +280,14 @@ def _total_ratio(sums: Sums) -> Estimate:
 
 
 def _worst_groups(rows: Rows, before: Floats, after: Floats) -> tuple[Multicalibration, Multicalibration]:
+    """Multicalibration error over every value of every context column."""
     groups = {name: codes for name, (_, codes) in rows.keys.items()}
-    one, two = (multicalibration_error(prob, rows.label, groups, rows.weight) for prob in (before, after))
+    words = ["all", *(word for vocabulary, _ in rows.keys.values() for word in texts(vocabulary))]  # codes are in order
+    found = [multicalibration_error(prob, rows.label, groups, rows.weight) for prob in (before, after)]
+    present = np.concatenate(
+        [[True], *(np.bincount(codes, minlength=len(keys)) > 0 for keys, codes in rows.keys.values())]
+    )
+    one, two = (replace(part, group=np.array(words)[present]) for part in found)
     return one, two
 
 
@@ -360,7 +375,7 @@ def dots(rows: Rows, table: ContextTable) -> Dots:
     start = np.concatenate([[0], np.cumsum(many)])
     cell = start[owner] + part
     columns = (w, w * rows.before[order], w * rows.label[order])
-    size, prob, positive = (np.bincount(cell, column, int(start[-1])) for column in columns)
+    size, prob, positive = (summed(cell, column, int(start[-1])) for column in columns)
     return Dots(start, over(prob, size), over(positive, size))
 
 

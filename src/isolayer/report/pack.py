@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from isolayer.curves import Curves
 from isolayer.keys import Codes
 from isolayer.report.evidence import ContextTable, Dots
+from isolayer.report.rows import texts
 
 Floats = NDArray[np.float64]
 
@@ -26,17 +27,22 @@ KNOTS = 450_000  # most knots that a page carries, over all curves
 
 
 class Pack:
-    """Named columns, collected, then written as a manifest and one text.
+    r"""Named columns, collected, then written as a manifest and one text.
 
     >>> pack = Pack()
     >>> pack.add("codes", np.array([1, 2], np.uint16))
     >>> pack.manifest()
     [{'name': 'codes', 'type': 'Uint16Array', 'length': 2}]
     >>> gzip.decompress(base64.b64decode(pack.text()))
-    b'\\x01\\x00\\x02\\x00'
+    b'\x01\x00\x02\x00'
     """
 
-    _TYPES = {"float32": "Float32Array", "int32": "Int32Array", "uint16": "Uint16Array", "uint8": "Uint8Array"}
+    _TYPES: ClassVar[dict[str, str]] = {
+        "float32": "Float32Array",
+        "int32": "Int32Array",
+        "uint16": "Uint16Array",
+        "uint8": "Uint8Array",
+    }
 
     def __init__(self) -> None:
         self._columns: list[tuple[str, NDArray[Any]]] = []
@@ -86,8 +92,7 @@ def add_table(pack: Pack, name: str, table: ContextTable) -> dict[str, Any]:
     """Pack a table; what it returns goes into the page's plain data."""
     words = []
     for place, key in enumerate(table.keys):
-        text = np.array(["missing" if value is None else str(value) for value in key.tolist()])
-        vocabulary, codes = np.unique(text, return_inverse=True)
+        vocabulary, codes = np.unique(np.array(texts(key)), return_inverse=True)
         words.append(vocabulary.tolist())
         pack.add(f"{name}.key{place}", codes.astype(np.int32))
     pack.add(f"{name}.weight", table.after.weight.astype(np.float32))

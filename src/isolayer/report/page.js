@@ -137,7 +137,7 @@ function contextTable(columns, explore) {
       make("td", { class: "desk-only" }, percent(contexts.rate(row))),
       make("td", {}, ratio(before[0])),
       make("td", {}, ratio(after[0]), make("span", { class: "range" }, `${ratio(after[1])} – ${ratio(after[2])}`)),
-      make("td", { class: off ? "off yes desk-only" : "off desk-only" }, off ? `${off > 0 ? "+" : "−"}${percent(Math.abs(off))}` : "no"),
+      make("td", { class: off ? "off yes desk-only" : "off desk-only" }, off ? `${off > 0 ? "+" : "−"}${(100 * Math.abs(off)).toFixed(1)}%` : "no"),
       make("td", { class: "wide-only" }, spark(before, after)),
     ];
     const last = make("td");

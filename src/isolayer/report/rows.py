@@ -136,6 +136,15 @@ def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
     return _kept(rows, weight > 1e-9 * float(weight.max(initial=0)))
 
 
+def texts(key: Any) -> list[str]:
+    """Context values as text.
+
+    >>> texts(np.array([3, None], dtype=object))
+    ['3', 'missing']
+    """
+    return ["missing" if value is None else str(value) for value in np.asarray(key).tolist()]
+
+
 def days(name: str, values: Any, rows: int) -> NDArray[Any]:
     """A column as whole days: dates (from datetimes, dates or ISO text), or whole numbers as they are.
 

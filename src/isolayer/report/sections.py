@@ -11,7 +11,7 @@ from isolayer.metrics import Multicalibration
 from isolayer.report.advice import Advice
 from isolayer.report.bias import Bias
 from isolayer.report.evidence import Daily, Estimate, Evidence, Figure, Reliability
-from isolayer.report.theme import RATIO_COLOURS, RATIO_STEPS
+from isolayer.report.theme import RATIO_NAMES, RATIO_STEPS
 
 _NOTES = {
     "Log loss": "mean cross-entropy, in nats",
@@ -24,7 +24,8 @@ _DIGITS = {"Log loss": 4, "Normalised entropy": 4, "ECE": 4, "Observed / expecte
 
 def section(name: str, heading: str, lead: str, body: str) -> str:
     """One section of the page; ``lead`` is HTML."""
-    return f'<section id="{name}" aria-labelledby="{name}-title">\n<h2 id="{name}-title">{heading}</h2>\n<p>{lead}</p>\n{body}\n</section>'  # fmt: skip
+    title = f'<h2 id="{name}-title">{heading}</h2>\n<p>{lead}</p>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">\n{title}\n{body}\n</section>'
 
 
 def chart(name: str, words: str, caption: str = "") -> str:
@@ -47,12 +48,13 @@ def data_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[st
     )
 
 
-def cards(evidence: Evidence) -> str:
+def figures_section(evidence: Evidence) -> str:
     """Headline figures, before and after."""
     found = [_card(figure, evidence) for figure in evidence.figures]
     if evidence.worst_group is not None:
         found.append(_group_card(*evidence.worst_group))
-    return f'<div class="cards">{"".join(found)}</div>'
+    lead = "The raw score in grey, the calibrated score in colour."
+    return section("figures", "Before and after", lead, f'<div class="cards">{"".join(found)}</div>')
 
 
 def _card(figure: Figure, evidence: Evidence) -> str:
@@ -65,11 +67,11 @@ def _card(figure: Figure, evidence: Evidence) -> str:
         note += f"; a perfect score would show {evidence.ece_floor[1]:.{digits}f} on these rows"
     after, before = (f"{part.value:.{digits}f}" for part in (figure.after, figure.before))
     interval = f"{figure.after.lower:.{digits}f} to {figure.after.upper:.{digits}f}"
-    was = f"before, {figure.before.lower:.{digits}f} to {figure.before.upper:.{digits}f}"
+    was = f"{figure.before.lower:.{digits}f} to {figure.before.upper:.{digits}f}"
     return (
         f'<div class="card"><h3>{figure.name}</h3><p class="after">{after}</p>'
         f'<p class="before">from {before}{change}</p>{_interval_picture(figure)}'
-        f'<p class="note">{interval}<br>{was}</p><p class="note">{note}</p></div>'
+        f'<p class="note">after {interval}<br>before {was}</p><p class="note">{note}</p></div>'
     )
 
 
@@ -80,9 +82,13 @@ def _group_card(before: Multicalibration, after: Multicalibration) -> str:
     return (
         f'<div class="card"><h3>Worst group</h3><p class="after">{after.error:.4f}</p>'
         f'<p class="before">from {before.error:.4f}</p>{_two_bars(before.error, after.error)}'
-        f'<p class="note">{escape(seen)}; from {after.minimum_detectable_error:.4f} on this log would tell</p>'
+        f'<p class="note">{escape(seen)}; this log can tell {after.minimum_detectable_error:.4f} from chance</p>'
         '<p class="note">multicalibration error over every value of every context</p></div>'
     )
+
+
+def _percent(prob: float) -> str:
+    return f"{np.format_float_positional(100 * prob, precision=3, fractional=False, trim='-')}%"
 
 
 def _signed(percent: float) -> str:
@@ -100,10 +106,12 @@ def _interval_picture(figure: Figure) -> str:
         return f"{2 + 96 * (value - low) / wide:.1f}%"
 
     def bar(part: Estimate, y: int, colour: str) -> str:
-        line = f'<line x1="{place(part.lower)}" x2="{place(part.upper)}" y1="{y}" y2="{y}" style="stroke:var(--{colour});stroke-width:2"/>'  # fmt: skip
+        ends = f'x1="{place(part.lower)}" x2="{place(part.upper)}" y1="{y}" y2="{y}"'
+        line = f'<line {ends} style="stroke:var(--{colour});stroke-width:2"/>'
         return line + f'<circle cx="{place(part.value)}" cy="{y}" r="4" style="fill:var(--{colour})"/>'
 
-    target = "".join(f'<line x1="{place(value)}" x2="{place(value)}" y1="0" y2="26" style="stroke:var(--rule)"/>' for value in one)  # fmt: skip
+    ends = [f'x1="{place(value)}" x2="{place(value)}" y1="0" y2="26"' for value in one]
+    target = "".join(f'<line {end} style="stroke:var(--rule)"/>' for end in ends)
     return f'<svg aria-hidden="true">{target}{bar(figure.before, 7, "raw")}{bar(figure.after, 19, "accent")}</svg>'
 
 
@@ -116,23 +124,22 @@ def _two_bars(before: float, after: float) -> str:
     return f'<svg aria-hidden="true">{"".join(bars)}</svg>'
 
 
-def advice_list(advice: Sequence[Advice]) -> str:
+def advice_section(advice: Sequence[Advice]) -> str:
     """What to do next."""
     names = {"good": "Good: ", "act": "To do: ", "note": "Note: "}
     items = (
         f'<li class="{each.kind}"><span class="hidden">{names[each.kind]}</span>{escape(each.text)}</li>'
         for each in advice
     )
-    return f'<ul class="advice">{"".join(items)}</ul>'
+    lead = "Read off the numbers on this page, by rule."
+    return section("next", "What to do next", lead, f'<ul class="advice">{"".join(items)}</ul>')
 
 
 def reliability_section(evidence: Evidence) -> str:
     """Reliability diagram and the spread of scores."""
     before, after = evidence.reliability
     per = evidence.weight / max(1, len(after.prob))
-    words = (
-        f"Reliability diagram. Calibrated: {_gap_words(after)}. Raw: {_gap_words(before)}."
-    )
+    words = f"Reliability diagram. Calibrated: {_gap_words(after)}. Raw: {_gap_words(before)}."
     body = (
         '<div class="pair">'
         + chart("reliability", words, f"Each point is about {per:,.0f} rows. Bands are 95% intervals of the rate.")
@@ -160,7 +167,7 @@ def contexts_section(evidence: Evidence) -> str:
         f'<option value="{place}">{escape(" × ".join(table.names))} ({table.total:,})</option>'
         for place, table in enumerate(evidence.tables)
     )
-    choice = '<label class="field">By<select id="context-table">' + options + "</select></label>" if len(evidence.tables) > 1 else ""  # fmt: skip
+    choice = f'<label class="field">By<select id="context-table">{options}</select></label>'
     example = f"{evidence.tables[0].names[0]}={evidence.tables[0].keys[0][0]}"
     headings = (
         ("context", "Context", ""),
@@ -179,14 +186,16 @@ def contexts_section(evidence: Evidence) -> str:
         f'placeholder="any words, or {escape(example)}"></label>'
     )
     body = (
-        f'<div id="contexts"><div class="controls">{search}{choice}</div>'
+        f'<div id="contexts"><div class="controls">{search}{choice if len(evidence.tables) > 1 else ""}</div>'
         '<div class="scroll" tabindex="0" role="region" aria-label="Observed over expected by context"><table>'
-        '<caption>Sorted by how far O/E surely is from 1 after calibration, unless you choose another column. '
-        'The picture runs from half to double: grey before, colour after.</caption>'
-        f'<thead><tr>{head}<th scope="col" class="wide-only">0.5 – 1 – 2</th><th scope="col"><span class="hidden">Curve</span></th></tr></thead>'  # fmt: skip
+        "<caption>Sorted by how far O/E surely is from 1 after calibration, unless you choose another column."
+        '<span class="wide-only"> The picture runs from half to double: grey before, colour after.</span></caption>'
+        f'<thead><tr>{head}<th scope="col" class="wide-only">0.5 – 1 – 2</th>'
+        '<th scope="col"><span class="hidden">Curve</span></th></tr></thead>'
         '<tbody></tbody></table></div><div class="pager"><p class="status" role="status"></p>'
-        '<button type="button" data-go="-1">Previous</button><button type="button" data-go="1">Next</button></div></div>'
-    )  # fmt: skip
+        '<button type="button" data-go="-1">Previous</button>'
+        '<button type="button" data-go="1">Next</button></div></div>'
+    )
     lead = "Observed over expected by context, the worst first."
     return section("contexts-part", "Contexts", lead, body)
 
@@ -195,39 +204,42 @@ def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int
     """The curve explorer; its curves are the script's."""
     search = (
         '<div class="controls"><label class="field wide" for="curve-search">Add a context<input type="text" '
-        'id="curve-search" role="combobox" aria-autocomplete="list" aria-expanded="false" aria-controls="curve-options" '
-        'autocomplete="off" placeholder="type to search"><ul id="curve-options" class="options" role="listbox" '
-        'aria-label="Contexts" hidden></ul></label></div>'
+        'id="curve-search" role="combobox" aria-autocomplete="list" aria-expanded="false" '
+        'aria-controls="curve-options" autocomplete="off" placeholder="type to search">'
+        '<ul id="curve-options" class="options" role="listbox" aria-label="Contexts" hidden></ul></label></div>'
         if evidence.tables
         else ""
     )
-    head = "".join(f'<th scope="col">{1 / (1 + np.exp(-logit)):.3g}</th>'.replace(">0.", ">.") for logit in readout)
+    head = "".join(f'<th scope="col">{_percent(1 / (1 + float(np.exp(-logit))))}</th>' for logit in readout)
     rest = f" The page carries the curves with the most data; {left_out:,} more are in the file." if left_out else ""
+    caption = (
+        "Lines map raw to calibrated probability, bands are 95%, rings are rates observed in this log, and below is "
+        f"where the fit had its data.{rest}"
+    )
     body = (
-        f'<div id="explorer">{search}<ul class="chips" aria-label="Curves shown"></ul>'
-        '<p class="hidden" role="status"></p>'
-        + chart("explorer-curves", "Curves of the chosen contexts; their values are in the table below.")
-        + chart("explorer-mass", "Where the data of each curve are.", "Lines map raw to calibrated probability, bands "
-                f"are 95%, rings are rates observed in this log, and below is where the fit had its data.{rest}")
-        + '<div class="readout scroll" tabindex="0" role="region" aria-label="Calibrated probability by raw score">'
-        '<table><caption>Calibrated probability, with its band, at a raw probability of</caption><thead><tr>'
+        f'<div id="explorer">{search}<ul class="chips" aria-label="Curves shown"></ul><p class="hidden" role="status">'
+        f"</p>{chart('explorer-curves', 'Curves of the chosen contexts; their values are in the table below.')}"
+        f"{chart('explorer-mass', 'Where the data of each curve are.', caption)}"
+        '<div class="readout scroll" tabindex="0" role="region" aria-label="Calibrated probability by raw score">'
+        "<table><caption>Calibrated probability, with its band, at a raw probability of</caption><thead><tr>"
         f'<th scope="col">context</th>{head}</tr></thead><tbody></tbody></table></div></div>'
-    )  # fmt: skip
+    )
     return section("explorer-part", "Curves", "What the calibrator does to a score, and how sure it is.", body)
 
 
 def heat_section(names: Sequence[str]) -> str:
     """Two heat maps, before and after, and what their colours mean."""
     pair = " and ".join(names)
-    maps = "".join(
-        f"<div><h3>{when}</h3>{chart(f'heat-{place}', f'O/E by {pair}, {when.lower()}; the numbers are in the table of contexts.')}</div>"
-        for place, when in enumerate(("Before", "After"))
-    )  # fmt: skip
+    maps = ""
+    for place, when in enumerate(("Before", "After")):
+        words = f"O/E by {pair}, {when.lower()}; the numbers are in the table of contexts."
+        maps += f"<div><h3>{when}</h3>{chart(f'heat-{place}', words)}</div>"
     edges = [f"under {RATIO_STEPS[0]:g}", *(f"to {edge:g}" for edge in RATIO_STEPS[1:]), f"over {RATIO_STEPS[-1]:g}"]
     legend = "".join(
-        f'<li><i style="background:{colour}"></i>{edge}</li>' for colour, edge in zip(RATIO_COLOURS, edges, strict=True)
+        f'<li><i style="background:var(--{name})"></i>{edge}</li>'
+        for name, edge in zip(RATIO_NAMES, edges, strict=True)
     )
-    lead = f"O/E by {escape(pair)}: pale is right, blue is scored too high, orange too low."
+    lead = f"O/E by {escape(pair)}: pale is right, blue-green is scored too high, orange too low."
     body = f'<div class="pair">{maps}</div><ul class="legend" aria-label="O/E by colour">{legend}</ul>'
     return section("heat-part", escape(" × ".join(names)), lead, body)
 
@@ -243,7 +255,10 @@ def daily_section(daily: Daily) -> str:
     ]
     table = data_table("By day", ["day", "observed", "raw", "calibrated", "O/E after", "rows"], rows)
     gap = [float(np.mean(np.abs(column - daily.rate))) for column in (daily.before, daily.after)]
-    lead = f"Mean score against label rate. On an average day they are {gap[1]:.3%} apart after calibration, {gap[0]:.3%} before."  # fmt: skip
+    lead = (
+        f"Mean score against label rate. On an average day they are {100 * gap[1]:.2f} percentage points apart after "
+        f"calibration, {100 * gap[0]:.2f} before."
+    )
     body = chart("daily", words, "The grey band is the 95% interval of the day's label rate.") + table
     return section("daily-part", "Day by day", lead, body)
 
@@ -255,10 +270,13 @@ def bias_section(bias: Bias) -> str:
         f"<div><h3>{escape(task)}</h3>{chart(f'bias-{place}', f'Learned curves of {task} by {bias.feature}.')}</div>"
         for place, task in enumerate(bias.tasks)
     )
-    relative = f"<div><h3>At middling relevance</h3>{chart('bias-relative', f'Chance of each label by {bias.feature}.')}</div>"  # fmt: skip
+    words = f"Chance of each label by {bias.feature}."
+    relative = f"<div><h3>At middling relevance</h3>{chart('bias-relative', words)}</div>"
     rows = [
         [str(value), *(f"{part:.3f}" for part in bias.relative[:, place])] for place, value in enumerate(bias.values)
     ]
-    table = data_table(f"Chance of each label against {bias.feature} {bias.values[0]}", [bias.feature, *bias.tasks], rows)
+    table = data_table(
+        f"Chance of each label against {bias.feature} {bias.values[0]}", [bias.feature, *bias.tasks], rows
+    )
     lead = f"What is logged for an item of given relevance, by {feature}. Serving leaves these curves out."
     return section("bias-part", "Learned bias", lead, f'<div class="pair">{plots}{relative}</div>{table}')

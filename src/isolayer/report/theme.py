@@ -42,9 +42,8 @@ PALETTE = {
 COLOUR = {name: light for name, (light, _) in PALETTE.items()}
 SERIES = [COLOUR["accent"], *(COLOUR[f"series{place}"] for place in range(2, 7))]
 RATIO_STEPS = [0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0]  # of O/E, where the colour of the heat map changes
-RATIO_COLOURS = [
-    COLOUR[name] for name in ("accent", "low3", "low2", "low1", "even", "high1", "high2", "high3", "series2")
-]
+RATIO_NAMES = ["accent", "low3", "low2", "low1", "even", "high1", "high2", "high3", "series2"]
+RATIO_COLOURS = [COLOUR[name] for name in RATIO_NAMES]
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 _TICKS = np.array([1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999])
@@ -88,7 +87,9 @@ def prob_y(field: str, title: str, domain: tuple[float, float]) -> Any:
 
 def series(names: list[str], colours: list[str]) -> Any:
     """The colour channel of a named series, with its legend above the chart."""
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, labelFontSize=12, symbolOpacity=1)
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, labelFontSize=12, symbolOpacity=1
+    )
     return alt.Color("series:N", scale=alt.Scale(domain=names, range=colours), legend=legend, sort=None)
 
 
@@ -110,7 +111,7 @@ def styled(chart: Any, title: str | None = None) -> Any:
         chart.configure(font=FONT, background="transparent", padding=2)
         .configure_view(stroke=None)
         .configure_axis(**axis)
-        .configure_axisY(minExtent=38)
+        .configure_axisY(minExtent=48)
         .configure_legend(labelColor=COLOUR["muted"], titleColor=COLOUR["muted"])
         .configure_title(anchor="start", color=COLOUR["ink"], fontSize=13, fontWeight=600)
     )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -267,6 +268,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         """1 where y is the positive class; sets ``classes_``."""
         labels = column_or_1d(y, warn=True)
         check_consistent_length(np.empty(rows), labels)
+        assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         found = np.unique(labels)
         known = found if classes is None else np.unique(np.asarray(classes))

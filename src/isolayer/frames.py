@@ -40,11 +40,10 @@ def column(frame: Any, name: str) -> Any:
         ...
     isolayer.errors.InputError: column device: expected it in the frame, got only ['score']; add it
     """
-    try:
-        return frame[name]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        present = column_names(frame)
-        raise InputError(f"column {name}: expected it in the frame, got only {present}; add it") from error
+    present = column_names(frame)
+    if present is None or name not in present:
+        raise InputError(f"column {name}: expected it in the frame, got only {present}; add it")
+    return frame[name]
 
 
 def numbers(name: str, values: Any) -> Floats:

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 _ROUNDS = 30  # Newton steps, each with a new choice of strengths; about ten are usual
 _SETTLED = 0.05  # change of a log strength below which it counts as settled
-_LEAST, _MOST = 1e-5, 1e7  # of a strength per knot: so weak, so strong that it is as good as absent, as good as exact
+_LEAST, _MOST = 1e-5, 1e6  # of a strength per knot: so weak, so strong that it is as good as absent, as good as exact
 _STRIDE = 2  # strengths are chosen on every second knot: they are the same, at half the cost
 _NODES = 4  # of those knots between two nodes of the shared deviation
 

@@ -28,7 +28,7 @@ from isolayer.histogram import BINS_PER_STEP, Histogram
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-TOLERANCE = 1e-8  # largest KKT residual of a finished context, per unit of its weight (per 1 if it weighs less)
+TOLERANCE = 1e-7  # largest KKT residual of a finished context, per unit of its weight (per 1 if it weighs less)
 _STEPS = 300  # Newton steps after which a context counts as not converged; a handful is usual
 _LONGEST = 1.5  # no knot that rows read moves farther in a step: up to 1.79, Newton's direction lowers log loss
 _INSIDE = 0.99  # how much of the way to a constraint an interior-point step may go

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -127,22 +128,34 @@ def fingerprint(histogram: Histogram) -> str:
 def _write(
     table: pa.Table, path: str | Path, kind: str, contexts: Sequence[str], grid: Grid, facts: Mapping[str, Any]
 ) -> None:
-    """Write to a temporary file beside the path, sync it, and rename it."""
     where = {"lower": grid.lower, "upper": grid.upper, "step": grid.step}
     meta = {"kind": kind, "schema": SCHEMA, "library": _version(), "contexts": list(contexts), "grid": where, **facts}
     table = table.replace_schema_metadata({_META: json.dumps(meta).encode()})
+    with whole_file(path) as part:
+        pq.write_table(table, part, compression="zstd", write_page_checksum=True)
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """A temporary file beside the path, which takes its place, synced, when the block ends without an error.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with whole_file(f"{folder}/a.txt") as part:
+    ...         _ = part.write_text("all of it")
+    ...     Path(f"{folder}/a.txt").read_text()
+    'all of it'
+    """
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError(f"path: expected a folder that exists, got {str(target.parent)!r}; create it")
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-            file.flush()
-            os.fsync(file.fileno())
+        yield Path(name)
+        os.fsync(descriptor)
         Path(name).chmod(0o644)
         Path(name).replace(target)
     finally:
+        os.close(descriptor)
         Path(name).unlink(missing_ok=True)
     folder = os.open(target.parent, os.O_RDONLY)  # the rename itself is on disk only when its folder is
     try:

@@ -233,9 +233,12 @@ def _least(finished: Sequence[Finished], setting: str, metric: str) -> Any:
 
 
 def _significant(finished: Sequence[Finished], setting: str, arm: str) -> NDArray[np.float64]:
-    # share of the metrics with p < .05, [seeds]
-    columns = [by_seed(finished, setting, f"{arm} {metric} p_value") < LEVEL for metric in METRICS[setting]]
-    return np.asarray(np.mean(columns, axis=0))
+    # share of the metrics that rose with p < .05, [seeds]
+    told = [
+        (by_seed(finished, setting, f"{arm} {metric} {key}") for key in ("p_value", "lift"))
+        for metric in METRICS[setting]
+    ]
+    return np.asarray(np.mean([(p_value < LEVEL) & (lift > 0) for p_value, lift in told], axis=0))
 
 
 def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
@@ -248,8 +251,8 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     aa = estimate(_significant(finished, "debiasing", AGAIN))
     return (
         *lifted,
-        Part("Position Dropout is not significant (fewer than half of its tests)", dropout, below=0.5),
-        Part("the A/A test is seldom significant (fewer than a quarter of its tests)", aa, below=0.25),
+        Part("Position Dropout has no significant lift (in fewer than half of its tests)", dropout, below=0.5),
+        Part("nor has the control against itself (in fewer than a quarter of its tests)", aa, below=0.25),
     )
 
 
@@ -262,7 +265,7 @@ def _note(finished: Sequence[Finished]) -> str:
             lift = float(by_seed(finished, setting, f"{arm} {metric} lift").mean())
             error = float(by_seed(finished, setting, f"{arm} {metric} error").mean())
             told.append(f"{arm} {share:.0%} (power for its mean lift of {metric}: {power(lift, error):.2f})")
-    return f"Share of single tests with p < .05: {'; '.join(told)}."
+    return f"Share of single tests that show a lift with p < .05: {'; '.join(told)}."
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:

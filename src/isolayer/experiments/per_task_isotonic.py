@@ -161,7 +161,7 @@ def judged(probs: Columns, columns: Mapping[str, Any]) -> Numbers:
 
 
 def value_ndcg(probs: Columns, columns: Mapping[str, Any]) -> float:
-    """nDCG of the value function over the twelve probabilities, against the same over the true relevances."""
+    """How the value function ranks: nDCG over the twelve probabilities, against the same over the true relevances."""
     score, truth = (
         sum((-1.0 if task in FALLING else 1.0) * one[task] for task in TWELVE)
         for one in (probs, {task: columns[f"relevance_{task}"] for task in TWELVE})
@@ -209,7 +209,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
 def _note(finished: Sequence[Finished]) -> str:
     farm = _minus(finished, EXACT, "isotonic, one a task and context", "ne")
     return (
-        f"Against a farm of 360 isotonic regressions, one a task and context, the exact layer's NE is {farm.value:+.5f} "
+        f"Against 360 isotonic regressions, one a task and context, the exact layer's NE is {farm.value:+.5f} "
         f"[{farm.lower:+.5f}, {farm.upper:+.5f}]."
     )
 

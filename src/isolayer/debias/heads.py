@@ -24,6 +24,9 @@ from isolayer.functional import knot_values
 from isolayer.grid import Grid
 from isolayer.layer import IsotonicLayer, slopes
 
+COARSE = Grid(step=2.5)  # of the curves of contexts
+FINE = Grid(step=0.2)  # of the one curve a task that is served
+
 
 class ReferencedCurves(ContextIsotonicLayer):
     """Context curves measured from a reference context, whose curve is the base curve, and for held units the identity.
@@ -59,8 +62,8 @@ class ReferencedCurves(ContextIsotonicLayer):
         super().__init__(contexts, units=len(held), grid=grid, mode=mode, beyond="extend")
         self.reference = dict(reference)
         self.register_buffer("held", torch.tensor(list(held)), persistent=False)
-        self.any_held = any(held)
-        self.base.requires_grad_(not all(held))
+        self.any_held, self.all_held = any(held), all(held)
+        self.base.requires_grad_(not self.all_held)
 
     def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Observed logits of each row in its context, ``[batch, units]``."""
@@ -81,10 +84,11 @@ class ReferencedCurves(ContextIsotonicLayer):
         if not self.any_held or self.base.bias is None:
             return super()._knots(delta)
         delta = delta.view(len(delta), self.units, self.grid.buckets + 1)
-        weight = torch.where(self.held.unsqueeze(1), 1.0, self.base.weight)
-        bias = torch.where(self.held, 0.0, self.base.bias)
-        slope = slopes(weight + delta[..., 1:], self.base.constraint, revive=self.base.revive)
-        return knot_values(slope, bias + delta[..., 0], grid=self.grid)
+        weight, bias = delta[..., 1:] + 1.0, delta[..., 0]
+        if not self.all_held:
+            weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + delta[..., 1:])
+            bias = torch.where(self.held, bias, self.base.bias + bias)
+        return knot_values(slopes(weight, self.base.constraint, revive=self.base.revive), bias, grid=self.grid)
 
 
 class DualHead(nn.Module):
@@ -115,7 +119,8 @@ class DualHead(nn.Module):
             backbone, kept for comparison: it does not debias.
         decreasing: Tasks whose label is less likely with more relevance.
         reference: Id of each context feature that counts as the reference; by default 0.
-        grid: Bounds and bucket width of the curves; beyond it they go on with slope 1.
+        grid: Bounds and bucket width of the context curves; beyond it they go on with slope 1. The default is coarse:
+            a curve a context is learned from that context's rows, and on 150,000 rows wide buckets ranked best.
         mode: ``"sum"`` adds an embedding a context feature; ``"cross"`` gives every combination its own curve.
 
     >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
@@ -155,14 +160,9 @@ class DualHead(nn.Module):
         self.parallel = nn.Linear(width, len(self.tasks)) if wiring == "parallel" else None
         held = [wiring == "curve" and (anchor == "detached" or self.alpha[task] == 0) for task in self.tasks]
         self.context_curves = ReferencedCurves(
-            contexts, reference=_checked_reference(reference, contexts), held=held, grid=grid, mode=mode
+            contexts, reference=_checked_reference(reference, contexts), held=held, grid=grid or COARSE, mode=mode
         )
-        # Softplus rises everywhere, so that the served probability ties no two items.
-        self.served_curve = (
-            IsotonicLayer(len(self.tasks), grid=grid, constraint="softplus", beyond="extend")
-            if anchor == "detached"
-            else None
-        )
+        self.served_curve = IsotonicLayer(len(self.tasks), grid=FINE, beyond="extend") if anchor == "detached" else None
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
         for name, numbers in (("alphas", self.alpha), ("betas", self.beta)):
             self.register_buffer(name, torch.tensor(list(numbers.values())), persistent=False)

@@ -1,0 +1,374 @@
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from isolayer.debias import DualHead, Heads
+from isolayer.debias.loss import stacked_labels
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.layer import parameter_groups
+
+CONTEXTS = {"position": 4, "device": 3}
+TASKS = ("click", "skip")
+ROWS = 40
+
+
+def made(seed=0, **options):
+    torch.manual_seed(seed)
+    backbone = nn.Sequential(nn.Linear(5, 8), nn.ReLU())
+    return DualHead(backbone, **{"width": 8, "tasks": TASKS, "contexts": CONTEXTS, **options})
+
+
+def shaken(model, seed=1, spread=0.5):
+    """The same with parameters far from where they start."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
+        for table in model.context_curves.tables:
+            table.rows.weight[0] = 0.0  # id -1, which no optimiser moves
+    return model
+
+
+def batch(rows=ROWS, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(rows, 5, generator=generator)
+    context = {name: torch.randint(0, size, (rows,), generator=generator) for name, size in CONTEXTS.items()}
+    labels = {task: (torch.rand(rows, generator=generator) < 0.4).float() for task in TASKS}
+    return features, context, labels
+
+
+def log_loss(logit, label):
+    prob = 1 / (1 + np.exp(-logit.detach().double().numpy()))
+    label = label.double().numpy()
+    return -(label * np.log(prob) + (1 - label) * np.log(1 - prob))
+
+
+def trained(model, steps=30):
+    features, context, labels = batch()
+    optimiser = torch.optim.Adam(parameter_groups(model, 1e-2))
+    for _ in range(steps):
+        optimiser.zero_grad()
+        model.loss(model(features, context), labels).backward()
+        optimiser.step()
+    return model
+
+
+def test_every_task_has_its_logits():
+    outputs = made()(*batch()[:2])
+    assert list(outputs) == list(TASKS)
+    assert all(isinstance(heads, Heads) and heads.observed_logit.shape == (ROWS,) for heads in outputs.values())
+
+
+@pytest.mark.parametrize("anchor", ["joint", "detached"])
+def test_curves_start_as_the_identity(anchor):
+    for heads in made(anchor=anchor)(*batch()[:2]).values():
+        assert torch.allclose(heads.observed_logit, heads.relevance_logit, atol=1e-4)
+        assert torch.allclose(heads.served_logit, heads.relevance_logit, atol=1e-4)
+
+
+@pytest.mark.parametrize("anchor", ["joint", "detached"])
+def test_loss_is_the_sum_over_tasks_of_both_heads(anchor):
+    alpha, beta = {"click": 0.2, "skip": 0.4}, {"click": 0.8, "skip": 0.5}
+    model = shaken(made(alpha=alpha, beta=beta, anchor=anchor))
+    features, context, labels = batch()
+    outputs = model(features, context)
+    expected = sum(
+        alpha[task] * log_loss(outputs[task].served_logit, labels[task]).mean()
+        + beta[task] * log_loss(outputs[task].observed_logit, labels[task]).mean()
+        for task in TASKS
+    )
+    assert model.loss(outputs, labels).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_weight_two_is_the_row_twice():
+    model = shaken(made())
+    features, context, labels = batch()
+    weight = torch.ones(ROWS)
+    weight[:7] = 2.0
+    twice = torch.cat([torch.arange(ROWS), torch.arange(7)])
+    repeated = model(features[twice], {name: ids[twice] for name, ids in context.items()})
+    one = model.loss(model(features, context), labels, weight=weight)
+    other = model.loss(repeated, {task: label[twice] for task, label in labels.items()})
+    assert torch.allclose(one, other, rtol=1e-5)
+
+
+def test_a_masked_label_is_not_read():
+    model = shaken(made(tasks=("click",)))
+    features, context, labels = batch()
+    kept = torch.arange(ROWS) % 3 > 0
+    label = torch.where(kept, labels["click"], torch.nan)
+    masked = model.loss(model(features, context), {"click": label}, {"click": kept})
+    some = model(features[kept], {name: ids[kept] for name, ids in context.items()})
+    assert torch.allclose(masked, model.loss(some, {"click": labels["click"][kept]}), rtol=1e-5)
+    masked.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_a_task_without_any_label_adds_nothing():
+    model = shaken(made(alpha=0.0))
+    features, context, labels = batch()
+    none = model.loss(model(features, context), labels, {"skip": torch.zeros(ROWS, dtype=torch.bool)})
+    click = log_loss(model(features, context)["click"].observed_logit, labels["click"]).mean()
+    assert none.item() == pytest.approx(0.75 * click, rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["sum", "cross"])
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"anchor": "detached"}])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_the_reference_context_is_the_identity_at_any_parameters(mode, options, seed):
+    model = shaken(made(mode=mode, reference={"position": 2}, **options), seed)
+    context = {"position": torch.full((ROWS,), 2), "device": torch.zeros(ROWS, dtype=torch.long)}
+    for heads in model(batch()[0], context).values():
+        assert torch.allclose(heads.observed_logit, heads.relevance_logit, atol=1e-4)
+
+
+def test_only_tasks_without_a_joint_alpha_are_held():
+    model = shaken(made(alpha={"click": 0.0, "skip": 0.25}))
+    context = {name: torch.zeros(ROWS, dtype=torch.long) for name in CONTEXTS}
+    outputs = model(batch()[0], context)
+    assert torch.allclose(outputs["click"].observed_logit, outputs["click"].relevance_logit, atol=1e-4)
+    assert not torch.allclose(outputs["skip"].observed_logit, outputs["skip"].relevance_logit, atol=0.1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), spread=st.floats(0.1, 3.0))
+def test_observed_rises_with_relevance_and_falls_for_a_decreasing_task(seed, spread):
+    model = shaken(made(decreasing=("skip",), anchor="detached"), seed, spread)
+    model.backbone, model.relevance = nn.Identity(), nn.Identity()
+    relevance = torch.linspace(-20, 10, 301).unsqueeze(1).expand(-1, 2)
+    position = torch.full((301,), seed % 4)
+    outputs = model(relevance, {"position": position, "device": position % 3})
+    assert (outputs["click"].observed_logit.diff() >= -1e-4).all()
+    assert (outputs["skip"].observed_logit.diff() <= 1e-4).all()
+    assert (outputs["click"].served_logit.diff() >= 0).all()
+    assert (outputs["skip"].served_logit.diff() <= 0).all()
+
+
+def test_relevance_of_a_decreasing_task_learns_to_rise():
+    torch.manual_seed(0)
+    quality = torch.randn(4000, 1)
+    labels = {"skip": (torch.rand(4000) < torch.sigmoid(-2 * quality[:, 0])).float()}
+    model = DualHead(
+        nn.Identity(), width=1, tasks=("skip",), contexts={"position": 1}, alpha=0.0, beta=1.0, decreasing=("skip",)
+    )
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(150):
+        optimiser.zero_grad()
+        model.loss(model(quality, {"position": torch.zeros(4000, dtype=torch.long)}), labels).backward()
+        optimiser.step()
+    assert model.relevance.weight.item() == pytest.approx(2.0, abs=0.2)
+    served = model.serving()(torch.tensor([[-1.0], [1.0]]))
+    assert served["skip"][0] < served["skip"][1]
+    assert served["skip_prob"][0] > 0.8 > 0.2 > served["skip_prob"][1]
+
+
+def test_the_detached_anchor_leaves_relevance_as_it_was_to_the_bit():
+    anchored, bare = trained(made(anchor="detached")), made(anchor="detached", alpha=0.0)
+    features = batch()[0]
+    trained(bare)
+    one, other = anchored.serving()(features), bare.serving()(features)
+    assert torch.equal(one["click"], other["click"])
+    assert not torch.equal(one["click_prob"], other["click_prob"])
+
+
+def test_the_joint_anchor_moves_relevance():
+    one, other = trained(made(alpha=0.25)), trained(made(alpha=0.0))
+    assert not torch.allclose(one.serving()(batch()[0])["click"], other.serving()(batch()[0])["click"])
+
+
+def test_parallel_heads_read_a_logit_of_their_own():
+    model = shaken(made(wiring="parallel"))
+    outputs = model(*batch()[:2])
+    (gradient,) = torch.autograd.grad(outputs["click"].observed_logit.sum(), model.relevance.weight, allow_unused=True)
+    assert gradient is None
+    assert model.serving()(batch()[0])["click"].equal(outputs["click"].relevance_logit.detach())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alpha": 0.5},
+        {"beta": 0.5},
+        {"anchor": "detached"},
+        {"wiring": "parallel"},
+        {"decreasing": ("skip",)},
+        {"reference": {"position": 3}, "alpha": 0.0},
+        {"grid": Grid(step=0.5)},
+        {"mode": "cross"},
+    ],
+    ids=str,
+)
+def test_every_option_changes_what_is_learned(options):
+    plain = {"alpha": 0.0} if "reference" in options else {}
+    one, other = trained(made(**plain)), trained(made(**options))
+    outputs = [model(*batch()[:2])["skip"] for model in (one, other)]
+    assert not torch.allclose(outputs[0].observed_logit, outputs[1].observed_logit, atol=1e-3)
+
+
+def test_curves_learn_at_their_own_rate():
+    model = made(anchor="detached")
+    slow, fast = parameter_groups(model, 0.001)
+    curves = {id(p) for part in (model.context_curves, model.served_curve) for p in part.parameters()}
+    assert {id(p) for p in fast["params"]} == curves
+    assert {id(p) for p in slow["params"]} == {
+        id(p) for p in (*model.backbone.parameters(), *model.relevance.parameters())
+    }
+
+
+def test_curves_agree_with_the_model_in_every_context():
+    model = shaken(made(alpha=0.0, decreasing=("skip",)))
+    curves = model.curves()
+    assert curves.contexts == ("task", "position", "device")
+    assert len(curves.values) == 1 + 2 * (1 + 4 + 4 * 3)
+    assert (np.diff(curves.values, axis=1) >= 0).all()
+    features, context, _ = batch()
+    columns = {name: ids.numpy() for name, ids in context.items()}
+    for task, sign in (("click", 1), ("skip", -1)):
+        heads = model(features, context)[task]
+        event = sign * heads.relevance_logit.detach().double().numpy()
+        found = curves.decision(event, {"task": np.repeat(task, ROWS), **columns})
+        assert found == pytest.approx(heads.observed_logit.detach().numpy(), abs=1e-4)
+
+
+def test_curves_of_an_unknown_context_are_those_of_id_minus_one():
+    model = shaken(made())
+    relevance = np.linspace(-3, 3, 7)
+    context = {"task": np.repeat("click", 7), "position": np.repeat(2, 7), "device": np.repeat(-1, 7)}
+    knots = model.context_curves.knot_values({"position": torch.tensor([2]), "device": torch.tensor([-1])})
+    expected = np.interp(relevance, model.context_curves.grid.knots, knots[0, 0].detach().numpy())
+    assert model.curves().decision(relevance, context) == pytest.approx(expected, abs=1e-4)
+
+
+def test_served_names_and_probabilities():
+    model = trained(made(anchor="detached", decreasing=("skip",)))
+    features, context, _ = batch()
+    served, outputs = model.serving()(features), model(features, context)
+    assert list(served) == ["click", "click_prob", "skip", "skip_prob"]
+    for task in TASKS:
+        assert torch.equal(served[task], outputs[task].relevance_logit)
+        assert torch.allclose(served[f"{task}_prob"], torch.sigmoid(outputs[task].served_logit), atol=1e-6)
+
+
+def test_serving_is_a_copy_in_evaluation_mode():
+    model = made()
+    serving = model.serving()
+    before = serving(batch()[0])["click"].clone()
+    trained(model)
+    assert torch.equal(serving(batch()[0])["click"], before)
+    assert not serving.training
+    assert model.training
+
+
+def test_onnx_takes_features_alone_and_agrees(tmp_path):
+    model = trained(made(anchor="detached", decreasing=("skip",)))
+    serving, features = model.serving(), batch()[0]
+    path = tmp_path / "serving.onnx"
+    rows = torch.export.Dim("rows", min=2)
+    torch.onnx.export(
+        serving,
+        (features,),
+        str(path),
+        input_names=["features"],
+        output_names=serving.names,
+        dynamic_shapes={"features": {0: rows}},
+        dynamo=True,
+        verbose=False,
+    )
+    session = onnxruntime.InferenceSession(str(path))
+    assert [one.name for one in session.get_inputs()] == ["features"]
+    found = session.run(None, {"features": features[:17].numpy()})
+    for name, value in zip(serving.names, found, strict=True):
+        assert value == pytest.approx(serving(features[:17])[name].numpy(), abs=1e-5)
+
+
+def test_an_exported_program_needs_neither_context_nor_this_package(tmp_path):
+    model = trained(made(anchor="detached"))
+    features, path = batch()[0], tmp_path / "serving.pt2"
+    program = torch.export.export(model.serving(), (features,))
+    assert list(program.graph_signature.user_inputs) == ["features"]
+    torch.export.save(program, path)
+    np.save(tmp_path / "features.npy", features.numpy())
+    script = (
+        "import sys, numpy, torch; sys.modules['isolayer'] = None\n"
+        f"served = torch.export.load({str(path)!r}).module()(torch.from_numpy(numpy.load({str(tmp_path / 'features.npy')!r})))\n"
+        "print(*served['click_prob'][:3].tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    expected = model.serving()(features)["click_prob"][:3].tolist()
+    assert [float(number) for number in done.stdout.split()] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tasks": ()}, "tasks: expected distinct names, got []; name each label once"),
+        ({"decreasing": ("like",)}, "decreasing: expected some of ['click', 'skip'], got ['like']; name tasks only"),
+        ({"alpha": -1.0}, "alpha: expected numbers >= 0, got -1.0 for 'click'; 0 leaves that loss out"),
+        (
+            {"beta": {"click": 1.0}},
+            "beta: expected a number for each of ['click', 'skip'], got ['click']; name them all",
+        ),
+        ({"anchor": "none"}, "anchor: expected 'joint' or 'detached', got 'none'; 'joint' is the paper's"),
+        ({"wiring": "series"}, "wiring: expected 'curve' or 'parallel', got 'series'; use 'curve'"),
+        (
+            {"wiring": "parallel", "alpha": 0.0},
+            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got a relevance head that no loss trains; "
+            "use 'curve'",
+        ),
+        (
+            {"reference": {"position": 4}},
+            "reference: expected an id of {'position': '0 to 3', 'device': '0 to 2'}, got position=4; choose one of them",
+        ),
+    ],
+)
+def test_a_bad_option_is_refused(options, text):
+    with pytest.raises(InputError) as caught:
+        made(**options)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("labels", "mask", "weight", "text"),
+    [
+        ({}, None, None, "labels: expected a tensor for task 'click', got keys []; add it"),
+        ({"click": torch.ones(3)}, None, None, "labels 'click': expected shape [2], got [3]; one label a row"),
+        (
+            {"click": torch.tensor([0.0, 2.0])},
+            None,
+            None,
+            "labels: expected values in [0, 1], got 0.0 to 2.0; mask rows that have no label",
+        ),
+        (
+            {"click": torch.ones(2)},
+            {"like": torch.ones(2, dtype=torch.bool)},
+            None,
+            "mask: expected tasks ['click'], got ['like']; remove or rename them",
+        ),
+        (
+            {"click": torch.ones(2)},
+            None,
+            torch.tensor([1.0, -1.0]),
+            "weight: expected finite numbers >= 0, got -1.0 to 1.0; check the column",
+        ),
+        ({"click": torch.ones(2)}, None, torch.ones(3), "weight: expected shape [2], got [3]; one weight a row"),
+    ],
+)
+def test_bad_labels_are_refused(labels, mask, weight, text):
+    with pytest.raises(InputError) as caught:
+        stacked_labels(["click"], labels, mask, weight, torch.zeros(2))
+    assert str(caught.value) == text
+
+
+def test_a_missing_context_is_named():
+    features, context, _ = batch()
+    with pytest.raises(InputError, match="expected a tensor for 'device', got keys"):
+        made()(features, {"position": context["position"]})

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from examples import GRID, columns, fitted, questions
+from curve_examples import GRID, columns, fitted, questions
 
 from isolayer import artefact
 from isolayer.artefact import fingerprint, load_curves, load_histogram, save_curves, save_histogram

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlglot
-from examples import columns, fitted, questions
+from curve_examples import columns, fitted, questions
 
 from isolayer.curves import Curves
 from isolayer.errors import InputError

@@ -1,6 +1,6 @@
 """Conclusion of the paper: training day after day while the world drifts, with nothing to re-estimate.
 
-Users look less and less far down the list, and what is relevant turns slowly. Every model starts from the first days'
+Users look less and less far down the list, or further and further, and what is relevant turns slowly. Every model starts from the first days'
 log; then each day's log is first ranked and predicted, which is the test, and then learned from, in one pass:
 
     naive                    clicks as they are
@@ -8,6 +8,7 @@ log; then each day's log is first ranked and predicted, which is the test, and t
     isotonic, frozen         the same with the detached anchor, never trained again
     IPS, re-estimated        propensities harvested anew from each day's log before it is learned from
     IPS, never re-estimated  the propensities of the first days
+    IPS, true propensities   those of the simulator, day by day: what no pipeline has
 
 The world is a position-based model, for which inverse propensity weighting is exactly right.
 """
@@ -48,30 +49,33 @@ CLAIM = (
     "needs a fresh estimation whenever the distribution shifts."
 )
 PAPER = "conclusion, no figures"
-SEEDS = 6
+SEEDS = 5
 CONTEXTS = {"position": 10, "device": 3}
 FIRST_DAYS = 2  # learned from before the first test
 NAIVE, JOINT, DETACHED, FROZEN = "naive", "isotonic", "isotonic, detached anchor", "isotonic, frozen"
-FRESH, STALE = "IPS, re-estimated", "IPS, never re-estimated"
-ARMS = (NAIVE, JOINT, DETACHED, FROZEN, FRESH, STALE)
+FRESH, STALE, TRUE = "IPS, re-estimated", "IPS, never re-estimated", "IPS, true propensities"
+ARMS = (NAIVE, JOINT, DETACHED, FROZEN, FRESH, STALE, TRUE)
+DRIFTS = {"bias grows": (0.6, 0.9), "bias fades": (1.4, -0.9)}  # strength on day 0, and what its logarithm gains
+CLIP = 0.05  # propensities below count as this
 MARGIN = 0.005  # nDCG: as good as, when not lower by more
 Columns = Mapping[str, NDArray[Any]]
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
-    """Every arm under every seed."""
-    return units_of(ARMS, quick=quick, seeds=seeds or SEEDS, cost=2.0 if quick else 12.0)
+    """Every drift and arm under every seed."""
+    settings = [f"{drift}: {arm}" for drift in DRIFTS for arm in ARMS]
+    return units_of(settings, quick=quick, seeds=seeds or SEEDS, cost=2.0 if quick else 12.0)
 
 
-def feed(seed: int, days: int) -> Feed:
-    """A world that drifts: the strength of position bias grows by 150% over the days, relevance turns by 40 degrees."""
-    drift = Drift(position_bias=0.9 / (days - 1), relevance=0.7 / (days - 1))
+def feed(seed: int, days: int, drift: str) -> Feed:
+    """A world that drifts: the strength of position bias by a factor of 2.5, relevance by 40 degrees."""
+    strength, gain = DRIFTS[drift]
     return Feed(
         population=Population(items=4_000, seed=seed),
-        behaviour=PositionBased(eta=0.6),
+        behaviour=PositionBased(eta=strength),
         tasks=(),
         days=days,
-        drift=drift,
+        drift=Drift(position_bias=gain / (days - 1), relevance=0.7 / (days - 1)),
     )
 
 
@@ -79,20 +83,21 @@ def run_unit(unit: Unit) -> Numbers:
     """One arm through the days."""
     torch.manual_seed(unit.seed)
     days, sessions = (6, 2_500) if unit.quick else (14, 6_000)
-    world = feed(unit.seed, days)
+    drift, name = unit.setting.split(": ")
+    world = feed(unit.seed, days, drift)
     whole = world.log(days * sessions, seed=1 + unit.seed)
     by_day = [{name: column[whole["day"] == day] for name, column in whole.items()} for day in range(days)]
     first = {name: np.concatenate([day[name] for day in by_day[:FIRST_DAYS]]) for name in whole}
     spent = {"estimating": 0.0, "training": 0.0}
-    model = _timed(spent, "estimating", lambda: arm(unit.setting, first, world.population.features))
+    model = _timed(spent, "estimating", lambda: arm(name, first, world.population.features))
     _timed(spent, "training", lambda: train(model, as_log(first, ["click"]), epochs=4, seed=unit.seed))
     spent = dict.fromkeys(spent, 0.0)  # only the days after the first count
     found: list[Numbers] = []
     for day, columns in enumerate(by_day[FIRST_DAYS:]):
         found.append(tested(model, columns))
-        if unit.setting == FRESH:
-            _timed(spent, "estimating", lambda columns=columns: reweigh(model, columns))
-        if unit.setting != FROZEN:
+        if name in (FRESH, TRUE):
+            _timed(spent, "estimating", lambda columns=columns: reweigh(model, name, columns))
+        if name != FROZEN:
             log = as_log(columns, ["click"])
             _timed(spent, "training", lambda log=log, day=day: train(model, log, epochs=1, lr=2e-3, seed=day))
     numbers: Numbers = {f"{key} by day": [one[key] for one in found] for key in found[0]}
@@ -106,23 +111,26 @@ def arm(setting: str, first: Columns, features: int) -> Any:
     body = network(features)
     if setting == NAIVE:
         return Naive(body, width=WIDTH)
-    if setting in (FRESH, STALE):
-        return InversePropensity(body, width=WIDTH, propensity=propensity(first), clip=0.05)
+    if setting in (FRESH, STALE, TRUE):
+        return InversePropensity(body, width=WIDTH, propensity=propensity(setting, first), clip=CLIP)
     anchor: Any = "joint" if setting == JOINT else "detached"
     return DualHead(body, width=WIDTH, tasks=("click",), contexts=CONTEXTS, anchor=anchor)
 
 
-def propensity(columns: Columns) -> list[float]:
-    """Examination by position, harvested from items shown at several of them."""
+def propensity(setting: str, columns: Columns) -> list[float]:
+    """Examination by position relative to the top: harvested from items shown at several, or the simulator's own."""
     positions = CONTEXTS["position"]
+    if setting == TRUE:
+        seen = np.bincount(columns["position"], columns["examination"], positions)
+        return [float(value / seen[0]) for value in seen]
     found = harvest_propensity(columns["item"], columns["position"], columns["click"], positions=positions)
     return [float(value) for value in found.examination]
 
 
-def reweigh(model: InversePropensity, columns: Columns) -> None:
-    """Estimate propensities anew and give them to the model."""
-    fresh = InversePropensity(torch.nn.Identity(), width=1, propensity=propensity(columns), clip=0.05)
-    model.factors.copy_(fresh.factors)
+def reweigh(model: InversePropensity, setting: str, columns: Columns) -> None:
+    """Give the model the propensities of another log."""
+    other = InversePropensity(torch.nn.Identity(), width=1, propensity=propensity(setting, columns), clip=CLIP)
+    model.factors.copy_(other.factors)
 
 
 def tested(model: Any, columns: Columns) -> Numbers:
@@ -150,19 +158,25 @@ def summarise(finished: Sequence[Finished]) -> Result:
     """Means over the later half of the days, differences paired by seed."""
     told = (("ndcg", "nDCG@10, true relevance"), ("oe", "mean abs(O/E - 1) by position"), ("ne", "NE of the log"))
     rows = [
-        Row(name, f"{what}, later days", estimate(by_seed(finished, name, key)), digits=4)
-        for name in ARMS
+        Row(f"{drift}: {name}", f"{what}, later days", estimate(by_seed(finished, f"{drift}: {name}", key)), digits=4)
         for key, what in told
+        for drift in DRIFTS
+        for name in ARMS
     ]
     rows += [
-        Row(name, f"CPU seconds of {key} a day", estimate(by_seed(finished, name, f"{key} seconds")), digits=2)
+        Row(name, f"CPU seconds of {key} a day", estimate(_both(finished, name, f"{key} seconds")), digits=3)
         for name, key in ((DETACHED, "training"), (FRESH, "training"), (FRESH, "estimating"))
     ]
     return Result(tuple(rows), _parts(finished), _series(finished), _note(finished))
 
 
+def _both(finished: Sequence[Finished], name: str, key: str) -> NDArray[np.float64]:
+    # mean over the two drifts, [seeds]
+    return np.asarray(np.mean([by_seed(finished, f"{drift}: {name}", key) for drift in DRIFTS], axis=0))
+
+
 def _minus(finished: Sequence[Finished], one: str, other: str, key: str = "ndcg") -> Estimate:
-    return estimate(by_seed(finished, one, key) - by_seed(finished, other, key))
+    return estimate(_both(finished, one, key) - _both(finished, other, key))
 
 
 def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
@@ -181,30 +195,34 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
 
 
 def _note(finished: Sequence[Finished]) -> str:
-    gain = {other: _minus(finished, DETACHED, other) for other in (STALE, FRESH)}
-    told = ", ".join(f"{one.value:+.4f} [{one.lower:+.4f}, {one.upper:+.4f}] to {name}" for name, one in gain.items())
-    return f"With the detached anchor the isotonic head's nDCG compares {told}."
+    gain = {other: _minus(finished, DETACHED, other) for other in (STALE, FRESH, TRUE)}
+    told = "; ".join(f"{one.value:+.4f} [{one.lower:+.4f}, {one.upper:+.4f}] to {name}" for name, one in gain.items())
+    return f"Mean of both drifts. With the detached anchor the isotonic head's nDCG compares {told}."
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:
-    columns: dict[str, list[Any]] = {"arm": [], "day": [], "ndcg": [], "oe": []}
-    for name in ARMS:
-        own = [one.numbers for one in finished if one.unit.setting == name]
-        ndcg, oe = (np.mean([one[f"{key} by day"] for one in own], axis=0) for key in ("ndcg", "oe"))
-        columns["arm"] += [name] * len(ndcg)
-        columns["day"] += list(range(FIRST_DAYS, FIRST_DAYS + len(ndcg)))
-        columns["ndcg"] += ndcg.tolist()
-        columns["oe"] += oe.tolist()
+    columns: dict[str, list[Any]] = {"drift": [], "arm": [], "day": [], "ndcg": []}
+    for drift in DRIFTS:
+        for name in ARMS:
+            own = [one.numbers["ndcg by day"] for one in finished if one.unit.setting == f"{drift}: {name}"]
+            for day, value in enumerate(np.mean(own, axis=0).tolist(), start=FIRST_DAYS):
+                for column, one in zip(columns.values(), (drift, name, day, value), strict=True):
+                    column.append(one)
     return columns
 
 
 def chart(series: dict[str, Any]) -> Any:
-    """Ranking and calibration by day, before that day is learned from; means over seeds."""
+    """Ranking by day, before that day is learned from; means over seeds."""
     alt = need("altair", "report")
     rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    line = alt.Chart(alt.Data(values=rows)).mark_line(point=True).encode(x=alt.X("day:Q", title="day"))
-    color = alt.Color("arm:N", title=None, sort=list(ARMS))
-    scale = alt.Scale(zero=False)
-    left = line.encode(y=alt.Y("ndcg:Q", title="nDCG@10, true relevance", scale=scale), color=color)
-    right = line.encode(y=alt.Y("oe:Q", title="mean abs(O/E - 1) by position"), color=color)
-    return left.properties(width=300, height=220) | right.properties(width=300, height=220)
+    line = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("day:Q", title="day"),
+            y=alt.Y("ndcg:Q", title="nDCG@10, true relevance", scale=alt.Scale(zero=False)),
+            color=alt.Color("arm:N", title=None, sort=list(ARMS)),
+        )
+        .properties(width=320, height=240)
+    )
+    return line.facet(alt.Facet("drift:N", title=None, sort=list(DRIFTS)))

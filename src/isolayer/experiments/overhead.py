@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class ListedHead(nn.Module):
 
 def overheads(sizes: Sequence[int], *, seconds: float) -> Numbers:
     """CPU milliseconds of the network with its 12 logits alone and with each head, and the overhead in percent."""
-    layers = [part for pair in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(*pair), nn.ReLU())]
+    layers = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
     ranker = nn.Sequential(*layers, nn.Linear(sizes[-1], len(TWELVE)))
     curves = ContextIsotonicLayer(CONTEXTS, units=len(TWELVE))
     heads: dict[str, nn.Module] = {

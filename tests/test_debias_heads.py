@@ -214,6 +214,37 @@ def test_every_option_changes_what_is_learned(options):
     assert not torch.allclose(outputs[0].observed_logit, outputs[1].observed_logit, atol=1e-3)
 
 
+def test_the_exact_fit_of_what_is_served_leaves_relevance_and_calibrates():
+    torch.manual_seed(0)
+    features = torch.randn(20_000, 5)
+    model = made(anchor="detached", decreasing=("skip",))
+    before = model.serving()(features)
+    rate = {"click": torch.sigmoid(3 * before["click"] - 2), "skip": torch.sigmoid(1 - 2 * before["skip"])}
+    labels = {task: torch.bernoulli(rate[task]) for task in TASKS}
+    after = model.refit_served(features, labels).serving()(features)
+    for task in TASKS:
+        assert torch.equal(before[task], after[task])
+        assert (
+            (after[f"{task}_prob"] - rate[task]).abs().mean()
+            < 0.01
+            < (before[f"{task}_prob"] - rate[task]).abs().mean()
+        )
+    assert model.training
+    weight = torch.ones(20_000)
+    weight[:10_000] = 2.0
+    twice = torch.cat([torch.arange(20_000), torch.arange(10_000)])
+    one = model.refit_served(features, labels, weight).serving()(features)["click_prob"]
+    repeated = {task: label[twice] for task, label in labels.items()}
+    other = model.refit_served(features[twice], repeated).serving()(features)["click_prob"]
+    assert torch.allclose(one, other, atol=1e-4)
+    hidden = {task: torch.where(weight > 1, label, torch.nan) for task, label in labels.items()}
+    some = {task: label[:10_000] for task, label in labels.items()}
+    one = model.refit_served(features, hidden).serving()(features)["click_prob"]
+    assert torch.allclose(one, model.refit_served(features[:10_000], some).serving()(features)["click_prob"], atol=1e-6)
+    with pytest.raises(InputError, match="refit_served: expected anchor='detached', got 'joint'; relevance itself"):
+        made().refit_served(features, labels)
+
+
 def test_curves_learn_at_their_own_rate():
     model = made(anchor="detached")
     slow, fast = parameter_groups(model, 0.001)
@@ -299,10 +330,11 @@ def test_an_exported_program_needs_neither_context_nor_this_package(tmp_path):
     np.save(tmp_path / "features.npy", features.numpy())
     script = (
         "import sys, numpy, torch; sys.modules['isolayer'] = None\n"
-        f"served = torch.export.load({str(path)!r}).module()(torch.from_numpy(numpy.load({str(tmp_path / 'features.npy')!r})))\n"
+        "features = torch.from_numpy(numpy.load('features.npy'))\n"
+        "served = torch.export.load('serving.pt2').module()(features)\n"
         "print(*served['click_prob'][:3].tolist())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     expected = model.serving()(features)["click_prob"][:3].tolist()
     assert [float(number) for number in done.stdout.split()] == pytest.approx(expected, abs=1e-6)
 
@@ -321,12 +353,11 @@ def test_an_exported_program_needs_neither_context_nor_this_package(tmp_path):
         ({"wiring": "series"}, "wiring: expected 'curve' or 'parallel', got 'series'; use 'curve'"),
         (
             {"wiring": "parallel", "alpha": 0.0},
-            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got a relevance head that no loss trains; "
-            "use 'curve'",
+            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got one no loss trains; use 'curve'",
         ),
         (
             {"reference": {"position": 4}},
-            "reference: expected an id of {'position': '0 to 3', 'device': '0 to 2'}, got position=4; choose one of them",
+            "reference: expected an id of {'position': '0 to 3', 'device': '0 to 2'}, got position=4; choose another",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from isolayer.debias.serving import BakedCurve, Serving
 from isolayer.errors import InputError
 from isolayer.functional import knot_values
 from isolayer.grid import Grid
+from isolayer.histogram import Histogram
 from isolayer.layer import IsotonicLayer, slopes
 
 COARSE = Grid(step=2.5)  # of the curves of contexts
@@ -214,6 +215,35 @@ class DualHead(nn.Module):
         return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
 
     @torch.no_grad()
+    def refit_served(self, features: Tensor, labels: Labels, weight: Tensor | None = None) -> Self:
+        """Fit the served curve exactly to these rows, as the last step of training; relevance stays as it is.
+
+        By gradient the curve lags behind relevance, which moves until the end. Needs the detached anchor.
+
+        Args:
+            features: Whatever the backbone takes; logged traffic, the training rows will do.
+            labels: 0 or 1 of each task, ``[batch]``; NaN where there is none.
+            weight: Weight of each row, ``[batch]``.
+        """
+        if self.served_curve is None:
+            raise InputError("refit_served: expected anchor='detached', got 'joint'; relevance itself is served there")
+        training = self.training
+        event = (self.eval().relevance(self.backbone(features)) * self.sign).double().cpu().numpy()
+        self.train(training)
+        layer = self.served_curve
+        for unit, task in enumerate(self.tasks):
+            label = labels[task].double().cpu().numpy()
+            known = ~np.isnan(label)
+            weights = None if weight is None else weight.double().cpu().numpy()[known]
+            rows = Histogram.from_arrays(event[known, unit], label[known], weight=weights, grid=layer.grid)
+            values = torch.from_numpy(Curves.from_histogram(rows).values[0]).to(layer.weight)  # at lower .. upper
+            layer.weight[unit, 1:] = values.diff() / layer.grid.step
+            layer.weight[unit, 0] = 1.0  # below the grid, where nothing falls
+            assert layer.bias is not None
+            layer.bias[unit] = values[0] - layer.grid.lower
+        return self
+
+    @torch.no_grad()
     def curves(self) -> Curves:
         """The learned curves, contexts ``("task", ...)``: logit of the event by relevance to that in the context.
 
@@ -269,8 +299,7 @@ def _check_wiring(anchor: str, wiring: str, alpha: Mapping[str, float]) -> None:
         raise InputError(f"wiring: expected 'curve' or 'parallel', got {wiring!r}; use 'curve'")
     if wiring == "parallel" and (anchor == "detached" or not all(alpha.values())):
         raise InputError(
-            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got a relevance head that no loss trains; "
-            "use 'curve'"
+            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got one no loss trains; use 'curve'"
         )
 
 
@@ -279,5 +308,5 @@ def _checked_reference(reference: Mapping[str, int] | None, contexts: Mapping[st
     for name, id_ in ids.items():
         if name not in contexts or not 0 <= id_ < contexts[name]:
             known = {key: f"0 to {size - 1}" for key, size in contexts.items()}
-            raise InputError(f"reference: expected an id of {known}, got {name}={id_}; choose one of them")
+            raise InputError(f"reference: expected an id of {known}, got {name}={id_}; choose another")
     return ids

@@ -272,9 +272,11 @@ def advised(model: Model, rows: Rows) -> float:
 
 def calibration(models: Mapping[str, Model], cell: Cell, seed: int) -> Numbers:
     """ECE on logged traffic of what is served, and whether the detached anchor left every relevance bit as it was."""
-    served = {name: models[name].serving() for name in ("naive", OURS)}
-    naive = models["naive"]
+    naive, ours = models["naive"], models[OURS]
     assert isinstance(naive, Naive)
+    assert isinstance(ours, DualHead)
+    served = {"naive": naive.serving(), "dual head, by gradient": ours.serving()}
+    served[OURS] = ours.refit_served(cell.train.features, cell.train.labels).serving()
     methods: tuple[Literal["platt", "isotonic"], ...] = ("platt", "isotonic")
     for method in methods:
         served[method] = post_hoc(naive, cell.train.features, cell.train.labels, method=method)
@@ -341,6 +343,8 @@ def summarise(finished: Sequence[Finished]) -> Result:
     for name in SETTINGS:
         ratio = by_seed(finished, name, f"ece {OURS}") / by_seed(finished, name, "ece naive")
         rows.append(Row(name, "ECE of what is served over that of naive", estimate(ratio)))
+        for method in ("naive", OURS, "dual head, by gradient", "platt", "isotonic"):
+            rows.append(Row(f"{name}: {method}", "ECE", estimate(by_seed(finished, name, f"ece {method}")), digits=4))
         parts.append(Part(f"what is served is calibrated like naive ({name})", estimate(ratio), below=1.2))
     same = [one.numbers["same order"] for one in finished if "same order" in one.numbers]
     parts.append(Part("the anchor leaves the ranking as it is, to the bit", _all(same), above=0.999))

@@ -11,7 +11,7 @@ import pytest
 from curve_examples import GRID, columns, fitted, questions
 
 from isolayer import artefact
-from isolayer.artefact import fingerprint, load_curves, load_histogram, save_curves, save_histogram
+from isolayer.artefact import load_curves, load_histogram, save_curves, save_histogram
 from isolayer.curves import Curves, evaluate, prob_of
 from isolayer.errors import InputError
 from isolayer.histogram import Histogram
@@ -155,7 +155,8 @@ def test_a_context_called_as_a_column_is_refused(tmp_path):
 def test_a_fingerprint_names_the_data_not_the_engine():
     data = columns()
     there, _ = histogram_of(data, Reading(("device", "position"), grid=GRID))
-    assert fingerprint(there) == fingerprint(histogram())
-    assert fingerprint(there) != fingerprint(histogram(seed=1))
+    assert there.fingerprint() == histogram().fingerprint()
+    assert there.fingerprint() != histogram(seed=1).fingerprint()
     data["label"][0] = 1 - data["label"][0]
-    assert fingerprint(there) != fingerprint(histogram_of(data, Reading(("device", "position"), grid=GRID))[0])
+    other, _ = histogram_of(data, Reading(("device", "position"), grid=GRID))
+    assert there.fingerprint() != other.fingerprint()

@@ -96,7 +96,7 @@ def test_a_layer_without_contexts_becomes_one_curve():
         (
             IsotonicLayer(),
             {"like": Curves.identity(GRID)},
-            r"like: expected the layer's shape .*; give the curves it came from",
+            r"like: expected the layer's shape .*; give the curves it is of",
         ),
     ],
 )

@@ -14,6 +14,7 @@ import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves import logit_of
 from isolayer.errors import InputError
 from isolayer.grid import Grid
@@ -232,3 +233,50 @@ def test_the_expression_compiles_to_one_grouped_statement(dialect):
     assert not list(tree.find_all(sqlglot.exp.Join))
     assert not list(tree.find_all(sqlglot.exp.Window))
     assert [table.name for table in tree.find_all(sqlglot.exp.Table) if table.name == "logs"] == ["logs"]
+
+
+def calibrators(**options):
+    return [IsotonicCalibrator(("device", "position"), **options) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"negative_rate": 0.2}, {"negative_rate": "rate"}, {"strict": False}, {"half_life": ("position", 3.0)}],
+    ids=str,
+)
+def test_a_fit_of_a_table_is_the_fit_of_its_rows(options, parquet):
+    here, there = calibrators(**options)
+    table = rows()
+    frame = table.drop_columns(["label", "weight"])
+    here.fit(frame, table["label"].to_numpy(), sample_weight=table["weight"].to_numpy())
+    there.fit_table(str(parquet / "*.parquet"), weight="weight")
+    np.testing.assert_allclose(there.curves_.values, here.curves_.values, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(there.predict_proba(frame), here.predict_proba(frame), rtol=0, atol=1e-9)
+    applied = there.apply_table(table).order_by("score").to_pyarrow()
+    expected = here.predict_proba(frame.sort_by("score"))[:, 1]
+    np.testing.assert_allclose(applied["calibrated_prob"].to_numpy(), expected, rtol=0, atol=1e-9)
+
+
+def test_a_fit_of_a_table_holds_to_the_settings():
+    table = rows()
+    with pytest.raises(
+        InputError, match="half_life: expected a time column and a length, got 100 rows; a table has no"
+    ):
+        IsotonicCalibrator(half_life=100).fit_table(table)
+    with pytest.raises(
+        InputError, match=r"rows: expected finite scores, labels in .*, no NULL contexts, got 1 NULL contexts"
+    ):
+        IsotonicCalibrator(("device",)).fit_table(bad_rows().iloc[[0, 7]])
+    with pytest.warns(RowsDropped):
+        dropping = IsotonicCalibrator(("device",)).fit_table(
+            pd.concat([bad_rows(), rows().to_pandas()]), on_bad_rows="drop"
+        )
+    assert sum(dropping.dropped_rows_.values()) == 6  # one of the bad rows is bad by its weight only
+    one = rows().filter(rows()["label"])
+    with pytest.raises(InputError, match="one class only"):
+        IsotonicCalibrator().fit_table(one)
+
+
+def test_the_histogram_has_the_same_door():
+    table = rows()
+    assert_same(Histogram.from_table(table, ("device",), grid=Grid()), from_arrays(table, ("device",)))

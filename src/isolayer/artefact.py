@@ -7,13 +7,13 @@ under the key ``isolayer`` of the file's metadata. Nothing is pickled.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ _LISTS = ("values", "variance", "mass")
 _CELLS = ("fold", "bin", "count", "weight", "weight_squared", "positive", "logit")
 
 
-def save_curves(curves: Curves, path: str | Path) -> None:
+def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
     """Write curves as one Parquet file, in one step: whoever reads meanwhile sees the old file or the new one.
 
     Args:
@@ -57,7 +57,7 @@ def save_curves(curves: Curves, path: str | Path) -> None:
     _write(pa.table(columns), path, "curves", curves.contexts, curves.grid, facts)
 
 
-def load_curves(path: str | Path) -> Curves:
+def load_curves(path: str | PathLike[str]) -> Curves:
     """Read what :func:`save_curves` wrote; every number is the same to the bit.
 
     >>> import tempfile
@@ -80,7 +80,7 @@ def load_curves(path: str | Path) -> Curves:
     return Curves(grid, contexts, keys, values, variance, mass, count, facts["scale"], facts["settings"])
 
 
-def save_histogram(histogram: Histogram, path: str | Path) -> None:
+def save_histogram(histogram: Histogram, path: str | PathLike[str]) -> None:
     """Write a histogram as one Parquet file, in one step."""
     _refuse_names(histogram.contexts, _CELLS)
     columns: dict[str, Any] = {
@@ -91,7 +91,7 @@ def save_histogram(histogram: Histogram, path: str | Path) -> None:
     _write(pa.table(columns), path, "histogram", histogram.contexts, histogram.grid, {})
 
 
-def load_histogram(path: str | Path) -> Histogram:
+def load_histogram(path: str | PathLike[str]) -> Histogram:
     """Read what :func:`save_histogram` wrote.
 
     >>> import tempfile
@@ -111,22 +111,8 @@ def load_histogram(path: str | Path) -> Histogram:
     )
 
 
-def fingerprint(histogram: Histogram) -> str:
-    """A short name for the rows of a histogram, the same whichever engine summed them.
-
-    >>> fingerprint(Histogram.from_arrays([0.1, 0.2], [0, 1])) == fingerprint(Histogram.from_arrays([0.2, 0.1], [1, 0]))
-    True
-    """
-    digest = hashlib.sha256(json.dumps([histogram.contexts, [key.tolist() for key in histogram.keys]]).encode())
-    whole = histogram.folded()
-    for numbers in (whole.group, whole.bin, whole.count, whole.positive, whole.weight):
-        # Engines add in different orders, so the last digits of a sum are not part of its identity.
-        digest.update(np.round(numbers.astype(np.float64), 6).tobytes())
-    return digest.hexdigest()[:32]
-
-
 def _write(
-    table: pa.Table, path: str | Path, kind: str, contexts: Sequence[str], grid: Grid, facts: Mapping[str, Any]
+    table: pa.Table, path: str | PathLike[str], kind: str, contexts: Sequence[str], grid: Grid, facts: Mapping[str, Any]
 ) -> None:
     where = {"lower": grid.lower, "upper": grid.upper, "step": grid.step}
     meta = {"kind": kind, "schema": SCHEMA, "library": _version(), "contexts": list(contexts), "grid": where, **facts}
@@ -136,7 +122,7 @@ def _write(
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
     """A temporary file beside the path, which takes its place, synced, when the block ends without an error.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +150,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         os.close(folder)
 
 
-def _read(path: str | Path, kind: str) -> tuple[pa.Table, dict[str, Any]]:
+def _read(path: str | PathLike[str], kind: str) -> tuple[pa.Table, dict[str, Any]]:
     """The table of a file and its facts, or an InputError that says what is wrong with the file."""
     source = Path(path)
     if not source.is_file():
@@ -198,7 +184,7 @@ def _refuse_broken(path: Path) -> None:
         raise InputError(f"file: expected a whole file, got {str(path)!r}, which is truncated; write it again")
 
 
-def _facts(table: pa.Table, path: str | Path) -> dict[str, Any]:
+def _facts(table: pa.Table, path: str | PathLike[str]) -> dict[str, Any]:
     try:
         facts = json.loads((table.schema.metadata or {})[_META])
     except (KeyError, ValueError) as error:
@@ -208,7 +194,7 @@ def _facts(table: pa.Table, path: str | Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def _corrupt(path: str | Path, why: str) -> InputError:
+def _corrupt(path: str | PathLike[str], why: str) -> InputError:
     return InputError(f"file: expected a sound file, got {str(path)!r}, which is corrupt ({why}); write it again")
 
 
@@ -239,7 +225,7 @@ def _lists(matrix: NDArray[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * knots), flat)
 
 
-def _matrix(column: pa.ChunkedArray, knots: int, path: str | Path) -> NDArray[Any]:
+def _matrix(column: pa.ChunkedArray, knots: int, path: str | PathLike[str]) -> NDArray[Any]:
     flat = column.combine_chunks().flatten().to_numpy()
     if len(flat) != len(column) * knots:
         raise _corrupt(path, f"its curves do not have {knots} knots")

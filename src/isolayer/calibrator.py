@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
 )
 
 from isolayer.curves import Curves, Scale, logit_of
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.frames import column, column_names, numbers, refuse_missing, shares, times
 from isolayer.grid import Grid
 from isolayer.hierarchy import Shrinkage
@@ -140,6 +140,55 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         self.n_features_in_ = 1 + len(histogram.contexts)
         self.histogram_, self._latest = histogram, None
         return self._refit()
+
+    def fit_table(
+        self,
+        table: Any,
+        score: str = "score",
+        label: str = "label",
+        weight: str | None = None,
+        *,
+        on_bad_rows: Literal["error", "drop"] = "error",
+    ) -> Self:
+        """Fit the curves of a table in the engine that holds it: only the histogram leaves it.
+
+        The same curves as :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans.
+
+        Args:
+            table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+            score: The score column.
+            label: The label column.
+            weight: A column of weights.
+            on_bad_rows: Whether rows that cannot be used are an error that counts them, or are left out with a
+                warning; ``dropped_rows_`` says how many of each kind.
+        """
+        self._check_settings()
+        need("ibis", "data")
+        from isolayer.tables import Reading, histogram_of
+
+        if self.half_life is not None and not isinstance(self.half_life, tuple):
+            raise InputError(
+                f"half_life: expected a time column and a length, got {self.half_life} rows; a table has no order"
+            )
+        reading = Reading(
+            tuple(self.contexts),
+            score,
+            label,
+            weight,
+            self.scale,
+            self.grid or Grid(),
+            missing=self.missing,
+            negative_rate=self.negative_rate,
+            half_life=self.half_life,
+        )
+        histogram, self.dropped_rows_ = histogram_of(table, reading, on_bad_rows=on_bad_rows)
+        _refuse_one_class(histogram)
+        return self.fit_histogram(histogram)
+
+    def apply_table(self, table: Any, score: str = "score", *, prob: str = "calibrated_prob") -> Any:
+        """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`."""
+        check_is_fitted(self, "curves_")
+        return self.curves_.apply_table(table, score=score, prob=prob)
 
     def predict_proba(self, X: Any) -> Floats:
         """Probability of each class, shape ``[n, 2]``, strictly inside (0, 1)."""

@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os import PathLike
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.frames import column
 from isolayer.grid import Grid
 from isolayer.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.histogram import Histogram
 from isolayer.keys import Codes, encode, lookup
+
+if TYPE_CHECKING:
+    from isolayer.context import ContextIsotonicLayer
+    from isolayer.layer import IsotonicLayer
 
 Floats = NDArray[np.float64]
 Scale = Literal["logit", "prob"]
@@ -164,6 +169,7 @@ class Curves:
             "chosen": isinstance(shrinkage, str),
             "strict": strict,
             "residual": levels.residual,
+            "data": histogram.fingerprint(),
         }
         grid, contexts = histogram.grid, histogram.contexts
         table = (levels.values, levels.variance, levels.mass, levels.rows)
@@ -248,6 +254,56 @@ class Curves:
             )
         tables = [_compare_level(self, other, level) for level in range(len(self.contexts) + 1)]
         return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+    def apply_table(self, table: Any, *, score: str = "score", prob: str = "calibrated_prob") -> Any:
+        """A table with one more column, lazily, in its own engine; see :func:`isolayer.export_sql.apply_table`."""
+        need("ibis", "data")
+        from isolayer.export_sql import apply_table
+
+        return apply_table(self, table, score=score, prob=prob)
+
+    def to_sql(self, dialect: str = "duckdb", *, table: str = "scores", score: str = "score") -> str:
+        """One statement that calibrates a table; see :func:`isolayer.export_sql.to_sql`, which has more options."""
+        need("ibis", "data")
+        from isolayer.export_sql import to_sql
+
+        return to_sql(self, dialect, table=table, score=score)
+
+    def to_onnx(self, path: str | PathLike[str]) -> None:
+        """Write an ONNX model, compared before it is kept; see :func:`isolayer.export_onnx.to_onnx`."""
+        for module in ("onnx", "onnxruntime"):
+            need(module, "onnx")
+        from isolayer.export_onnx import to_onnx
+
+        to_onnx(self, path)
+
+    def to_layer(self) -> IsotonicLayer | ContextIsotonicLayer:
+        """A layer in double precision that does the same; see :func:`isolayer.export_torch.to_layer`."""
+        from isolayer.export_torch import to_layer
+
+        return to_layer(self)
+
+    @classmethod
+    def from_layer(cls, layer: IsotonicLayer | ContextIsotonicLayer, *, like: Curves | None = None) -> Curves:
+        """The curves of a layer; see :func:`isolayer.export_torch.from_layer`, which has more options."""
+        from isolayer.export_torch import from_layer
+
+        return from_layer(layer, like=like)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write one Parquet file, a row a curve, in one step; see :mod:`isolayer.artefact`."""
+        need("pyarrow", "data")
+        from isolayer.artefact import save_curves
+
+        save_curves(self, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Curves:
+        """Read what :meth:`save` wrote, the same to the bit."""
+        need("pyarrow", "data")
+        from isolayer.artefact import load_curves
+
+        return load_curves(path)
 
     def rows_of(self, context: Mapping[str, Any] | Any, rows: int, *, depth: int | None = None) -> Codes:
         """Row of the table that serves each context, shape ``[rows]``: its own, or its deepest ancestor's.

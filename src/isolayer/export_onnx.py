@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ _MOST_BYTES = 1_900_000_000  # a protobuf holds 2 GB
 _CHECKED = 2000  # curves that are compared after writing, at most
 
 
-def to_onnx(curves: Curves, path: str | Path, *, dtype: Floating = "float64") -> None:
+def to_onnx(curves: Curves, path: str | PathLike[str], *, dtype: Floating = "float64") -> None:
     """Write the curves as an ONNX model, and compare it with :meth:`Curves.predict` in onnxruntime before it is kept.
 
     Inputs are ``score`` (of ``dtype``) and one input a context under its own name (string, int64 or bool), each of

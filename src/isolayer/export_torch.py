@@ -81,7 +81,7 @@ def from_layer(
         values = _values(layer, {CURVE: torch.arange(len(like.values))}, unit)
         if values.shape != like.values.shape or layer.grid != like.grid:
             raise InputError(
-                f"like: expected the curves of the layer, got {like.values.shape} for {values.shape}; match"
+                f"like: expected the layer's shape {values.shape}, got {like.values.shape}; give the curves it is of"
             )
         return replace(like, values=values)
     if isinstance(layer, IsotonicLayer):
@@ -92,7 +92,7 @@ def from_layer(
     if sum(len(level) for level in ids) > _MOST_CURVES:
         raise InputError(f"layer: expected at most {_MOST_CURVES} combinations of ids, got more; use fewer features")
     names = list(layer.contexts)
-    values = [_values(layer, {name: _column(level, place) for place, name in enumerate(names)}, unit) for level in ids]
+    parts = [_values(layer, {name: _column(level, place) for place, name in enumerate(names)}, unit) for level in ids]
     words = [_words(name, size, vocabulary) for name, size in layer.contexts.items()]
     keys = tuple(tuple(words[place][level[:, place]] for place in range(level.shape[1])) for level in ids)
     return _curves(layer, keys, np.concatenate(parts))

@@ -7,14 +7,16 @@ of a knot step wide and keep the mean logit of their rows. Nothing here knows of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from hashlib import sha256
+from os import PathLike
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.grid import Grid
 from isolayer.keys import Codes, combine, encode, typed
 
@@ -120,6 +122,69 @@ class Histogram:
         keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded.values(), parts, strict=True))
         sums = _sums_of_rows(logits, labels, weights)
         return cls._gather(grid, tuple(context), keys, (group, folds, bin_of(logits, grid)), sums)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        contexts: Sequence[str] = (),
+        *,
+        score: str = "score",
+        label: str = "label",
+        weight: str | None = None,
+        scale: Literal["logit", "prob"] = "logit",
+        grid: Grid | None = None,
+        folds: int | tuple[int, str] | None = None,
+        on_bad_rows: Literal["error", "drop"] = "error",
+    ) -> Histogram:
+        """Sum the rows of a table in the engine that holds it; see :mod:`isolayer.tables`.
+
+        Args:
+            table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+            contexts: Context columns, coarse to fine; NULL is a context of its own.
+            score: The score column.
+            label: The label column.
+            weight: A column of weights.
+            scale: Whether scores are logits or probabilities.
+            grid: Where the knots are; by default ``Grid()``.
+            folds: Number of folds, by a hash of the score, or that and the column to hash.
+            on_bad_rows: Whether rows that cannot be used are an error, or are left out with a warning.
+        """
+        need("ibis", "data")
+        from isolayer.tables import Reading, histogram_of
+
+        reading = Reading(tuple(contexts), score, label, weight, scale, grid or Grid(), folds)
+        return histogram_of(table, reading, on_bad_rows=on_bad_rows)[0]
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Histogram:
+        """Read what :meth:`save` wrote."""
+        need("pyarrow", "data")
+        from isolayer.artefact import load_histogram
+
+        return load_histogram(path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write one Parquet file, a row a cell, in one step."""
+        need("pyarrow", "data")
+        from isolayer.artefact import save_histogram
+
+        save_histogram(self, path)
+
+    def fingerprint(self) -> str:
+        """A short name for the rows that were summed, the same whichever engine summed them.
+
+        >>> one, two = Histogram.from_arrays([0.1, 0.2], [0, 1]), Histogram.from_arrays([0.2, 0.1], [1, 0])
+        >>> one.fingerprint() == two.fingerprint()
+        True
+        """
+        words = [*self.contexts, *("\0".join(map(str, key.tolist())) for key in self.keys)]
+        digest = sha256("\0".join(words).encode())
+        for place, places in ((self.group, self.groups), (self.bin, bins(self.grid))):
+            for column in (self.count, self.weight, self.positive):
+                # Engines add in different orders, so the last digits of a sum are not part of its identity.
+                digest.update(np.round(np.bincount(place, column, minlength=places), 6).tobytes())
+        return digest.hexdigest()[:32]
 
     @classmethod
     def _gather(

@@ -1,0 +1,104 @@
+"""Spark in local mode: the same histogram, the same probabilities, and files it reads without this package."""
+
+import os
+import shutil
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from curve_examples import GRID, columns, fitted, questions
+
+from isolayer.curves import Curves
+from isolayer.export_sql import apply_table, to_sql
+from isolayer.histogram import Histogram
+from isolayer.tables import Reading, fold_of, histogram_of
+
+pytestmark = [
+    pytest.mark.skipif(
+        shutil.which("java") is None and os.environ.get("CI") != "true", reason="Spark needs Java, which is not here"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # Spark and its driver warn of pandas, of open sockets and of one another
+]
+
+
+@pytest.fixture(scope="module")
+def spark():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master("local[1]").appName("isolayer")
+        for key, value in {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "localhost",
+            "spark.log.level": "ERROR",
+        }.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def backend(spark):
+    import ibis
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ibis.pyspark.connect(spark)
+
+
+def in_spark(backend, spark, data, path):
+    pq.write_table(pa.table(data), path)
+    spark.read.parquet(str(path)).createOrReplaceTempView("logs")
+    return backend.table("logs")
+
+
+def test_spark_sums_what_numpy_sums(backend, spark, tmp_path):
+    data = columns(missing=True)
+    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    got, _ = histogram_of(table, Reading(("device", "position"), grid=GRID, folds=5))
+    context = {name: data[name] for name in ("device", "position")}
+    fold = fold_of(data["score"], 5)
+    want = Histogram.from_arrays(data["score"], data["label"], context, fold=fold, grid=GRID)
+    assert [key.tolist() for key in got.keys] == [key.tolist() for key in want.keys]
+    for name in ("group", "fold", "bin", "count"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+    np.testing.assert_allclose(got.logit, want.logit, rtol=0, atol=1e-9)
+    one, two = (Curves.from_histogram(histogram.folded()) for histogram in (got, want))
+    np.testing.assert_allclose(one.values, two.values, rtol=0, atol=1e-9)
+
+
+def test_spark_counts_bad_rows(backend, spark, tmp_path):
+    data = columns(n=50)
+    data["score"][:3] = np.nan
+    data["label"][5] = 7.0
+    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    _, dropped = histogram_of(table, Reading(), on_bad_rows="drop")
+    assert sorted(dropped.values()) == [1, 3]
+
+
+@pytest.mark.parametrize(("scale", "missing"), [("logit", False), ("prob", True)])
+def test_spark_duckdb_and_numpy_agree(backend, spark, tmp_path, scale, missing):
+    curves, data = fitted(scale=scale, missing=missing), questions(scale, missing=missing)
+    expected = curves.predict(data["score"], {name: data[name] for name in curves.contexts})
+    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    lazily = apply_table(curves, table).to_pyarrow().sort_by("id")["calibrated_prob"].to_numpy()
+    np.testing.assert_allclose(lazily, expected, rtol=0, atol=1e-9)
+    written = spark.sql(to_sql(curves, "spark", table="logs", keep=["id"])).orderBy("id").collect()
+    np.testing.assert_allclose([row["calibrated_prob"] for row in written], expected, rtol=0, atol=1e-9)
+    duckdb = apply_table(curves, tmp_path / "logs.parquet").to_pyarrow().sort_by("id")["calibrated_prob"].to_numpy()
+    np.testing.assert_allclose(duckdb, lazily, rtol=0, atol=1e-9)
+
+
+def test_spark_reads_the_curves(spark, tmp_path):
+    curves = fitted()
+    curves.save(tmp_path / "curves.parquet")
+    rows = spark.read.parquet(str(tmp_path / "curves.parquet")).where("level = 2").collect()
+    assert len(rows) == len(curves.keys[2][0])
+    row = curves.rows_of({name: [row[name] for row in rows] for name in curves.contexts}, len(rows))
+    np.testing.assert_array_equal([list(row["values"]) for row in rows], curves.values[row])

@@ -143,10 +143,11 @@ def test_columns_become_tensors(tmp_path):
         Columns(["x"], [], []).batch(pa.table({"x": [float("nan")]}))
 
 
-def test_a_run_leaves_what_it_says(log_file, tmp_path):
-    fit = Fit(epochs=3, batch_size=256, lr=3e-3, progress=False)
+def test_a_run_leaves_what_it_says(log_file, tmp_path, capsys):
+    fit = Fit(epochs=3, batch_size=256, lr=3e-3)
     model = dual_head(alpha=0, beta=1)
     done = train(model, log_file, **COLUMNS, folder=tmp_path / "run", fit=fit)
+    assert "Epoch 2" in "".join(capsys.readouterr())  # a progress bar
     assert done.model is model
     assert done.epochs == 3
     assert done.checkpoint.is_file()
@@ -215,9 +216,10 @@ def test_any_model_with_the_interface(log_file, tmp_path):
 
 def test_curves_follow_a_drift_over_days_each_read_once(tmp_path):
     # Bias grows by a third a day; each day's log is deleted before the next day is trained.
+    # Each day is a new process's: nothing but the checkpoint is handed on.
     drift, checkpoint, learned, truth = 0.3, None, [], []
-    model = dual_head(alpha=0, beta=1)
     for day in range(5):
+        model = dual_head(seed=day, alpha=0, beta=1)
         eta = 0.4 * np.exp(drift * day)
         feed = simulate.Feed(
             population=simulate.Population(seed=1, items=50_000, hidden=0.1),

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isolayer.curves import Curves
 from isolayer.debias.harvest import (
     Harvested,
     components,
@@ -232,7 +233,7 @@ def after_training(
     )
 
 
-def position_effect(curves: Any, event_logit: Any, context: Mapping[str, Any], *, task: str = "click") -> Floats:
+def position_effect(curves: Curves, event_logit: Any, context: Mapping[str, Any], *, task: str = "click") -> Floats:
     """A model's effect of position: the mean rate if every row stood at each position, over that at the first.
 
     Args:

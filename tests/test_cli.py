@@ -196,6 +196,13 @@ def test_the_installed_command_answers():
         assert command.__name__ in result.stdout
 
 
+def test_nothing_but_the_result_is_printed_at_the_end(folder):
+    command = [sys.executable, "-m", "isolayer", "fit", "day1.parquet", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout)["rows"] == 6000
+    assert all(line.startswith("guessed: ") for line in result.stderr.splitlines()), result.stderr
+
+
 def test_help_has_an_example_of_every_command():
     for command in COMMANDS:
         assert f"Example: isolayer {command.__name__}" in (command.__doc__ or "")

@@ -37,7 +37,7 @@ def run(folder: str | Path = "demo", *, quick: bool = False) -> dict[str, Any]:
     Returns:
         The figures that are printed.
     """
-    folder, say = Path(folder), Console(stderr=True, highlight=False)
+    folder, say = Path(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     folder.mkdir(parents=True, exist_ok=True)
     feed, sessions = debias_feed("position", "spurious"), 1_500 if quick else 15_000
     say.print(f"[1/5] a feed log: {sessions:,} lists of 10, whose logger ranked by something users do not care for")

@@ -27,10 +27,10 @@ java:  # Spark needs a Java runtime; where it cannot be installed the Spark test
 	  || echo "make: java is not here and could not be installed: the Spark tests will not run"
 
 demo: setup  ## See it work: writes demo/
-	$(BIN)/python -m isolayer.demo
+	$(BIN)/isolayer demo --out demo
 
 test: setup browser java  ## All tests, doctests and documents
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup  ## Formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -50,6 +50,7 @@ smoke: setup  ## The quickest sign of life
 
 docs: setup  ## Build the documentation site, strictly
 	$(PIP) --editable ".[docs]"
+	$(BIN)/python -m isolayer.cli.reference > docs/cli.md
 	$(BIN)/mkdocs build --strict
 
 clean:  ## Remove everything that make has made

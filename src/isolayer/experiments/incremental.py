@@ -1,7 +1,8 @@
 """Conclusion of the paper: training day after day while the world drifts, with nothing to re-estimate.
 
-Users look less and less far down the list, or further and further, and what is relevant turns slowly. Every model starts from the first days'
-log; then each day's log is first ranked and predicted, which is the test, and then learned from, in one pass:
+Users look less and less far down the list, or further and further, and what is relevant turns slowly. Every model
+starts from the first days' log; then each day's log is first ranked and predicted, which is the test, and then learned
+from, in one pass:
 
     naive                    clicks as they are
     isotonic                 the dual head as the paper trains it, and with the detached anchor

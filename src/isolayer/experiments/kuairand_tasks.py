@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isolayer import metrics
 from isolayer.baselines import PavaCalibrator, PlattCalibrator
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.context import ContextIsotonicLayer

@@ -169,8 +169,8 @@ def _note(finished: Sequence[Finished]) -> str:
     ]
     queries = finished[0].numbers["queries"]
     return (
-        f"Real documents and grades, {queries} test queries; clicks are simulated. With the detached anchor the gain over "
-        f"naive is {', '.join(told)}."
+        f"Real documents and grades, {queries} test queries; clicks are simulated. With the detached anchor the gain "
+        f"over naive is {', '.join(told)}."
     )
 
 

@@ -78,7 +78,15 @@ EXPERIMENTS = (
     Experiment("observed-over-expected", "O/E by position (appendix A)", "observed_over_expected"),
     Experiment("learned-curves", "Learned curves by task, position and platform (appendix B)", "learned_curves"),
     Experiment("loss-weights", "Loss weights: beta from 0 to 1 (section 5.2)", "loss_weights"),
+    Experiment("ab-test", "Online A/B tests on simulated traffic (tables 2 and 4)", "ab_test"),
+    Experiment("per-task-isotonic", "Platt and 12 per-task isotonic regressions (section 5.3)", "per_task_isotonic"),
+    Experiment("overhead", "CPU overhead of the head, and distillation (section 5.6)", "overhead"),
+    Experiment("incremental", "Incremental training under drift, against propensities (conclusion)", "incremental"),
     Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),
+    Experiment("kuairand-tasks", "KuaiRand by tab, eight tasks at once", "kuairand_tasks"),
+    Experiment("mslr-clicks", "Graded documents (MSLR) with simulated clicks", "mslr_clicks"),
+    Experiment("open-bandit", "Off-policy evaluation on Open Bandit: random and logged policy", "open_bandit"),
+    Experiment("ads-calibration", "The ads bench: Avazu, AliCCP, Criteo or KuaiRand by field", "ads_calibration"),
 )
 
 

@@ -1,0 +1,194 @@
+"""Open Bandit: what Thompson sampling would have earned, estimated from the log of a random policy, and what it did.
+
+The paper leaves off-policy evaluation to future work; this is the ground it would have to hold. The log of the random
+policy is resampled, every estimator of `isolayer.policy` values the other policy, and its relative error is that to the
+click rate the other policy had in its own log. The reward model is a logistic regression a position, as the field's
+benchmark has it, and the same with its logits calibrated by one isotonic curve a position, fitted on the half of the
+rows that the regression did not see. Propensities of the target policy are drawn from its published Beta prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer import policy
+from isolayer.calibrator import IsotonicCalibrator
+from isolayer.datasets import open_bandit, open_bandit_items, open_bandit_prior
+from isolayer.errors import need
+from isolayer.experiments.data import data_path
+from isolayer.experiments.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, certain, estimate, units_of
+
+CLAIM = "Utility and position bias learned by the layer could serve robust off-policy evaluation."
+PAPER = "section 6, future work; the field's figures on this sample: DM .157, IPW .311, SNIPW .312, DR .292, DRos .160"
+WHEEL = "obp-0.4.1-py3-none-any.whl"  # as pip saves it; a folder called open_bandit goes before it
+SEEDS = 10
+POSITIONS = 3
+ESTIMATORS = ("ipw", "snipw", "dm", "dr", "switch_dr", "dros")
+NAMES = {"ipw": "IPW", "snipw": "SNIPW", "dm": "DM", "dr": "DR", "switch_dr": "switch DR", "dros": "DRos"}
+MODELLED = ("dm", "dr", "switch_dr", "dros")
+FIELD = {"ipw": ".311", "snipw": ".312", "dm": ".157", "dr": ".292", "dros": ".160"}
+REWARDS = ("logistic", "isotonic")
+MARGIN = 0.02
+Table = NDArray[np.float64]
+
+
+def units(quick: bool, seeds: int | None = None) -> list[Unit]:
+    """Resamples of the log, some a seed."""
+    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=6.0 if quick else 15.0)
+
+
+def run_unit(unit: Unit) -> Numbers:
+    """Relative error of every estimator, averaged over resamples of the random policy's log."""
+    named = data_path("open_bandit")
+    path = named if named.exists() else data_path(WHEEL)
+    log, items, prior = open_bandit(path), open_bandit_items(path), open_bandit_prior(path)
+    truth = open_bandit(path, policy="bts")["click"]
+    target = thompson_prob(prior["alpha"], prior["beta"], draws=20_000 if unit.quick else 100_000)
+    rng = np.random.default_rng(unit.seed)
+    errors: list[Numbers] = []
+    for _ in range(2 if unit.quick else 5):
+        rows = np.sort(rng.integers(0, len(log["click"]), len(log["click"])))
+        sample = {name: column[rows] for name, column in log.items()}
+        errors.append(relative_errors(sample, item_table(items), target, float(truth.mean())))
+    numbers: Numbers = {key: float(np.mean([one[key] for one in errors])) for key in errors[0]}
+    return numbers | {"true value": float(truth.mean()), "true events": int(truth.sum())}
+
+
+def thompson_prob(alpha: Table, beta: Table, *, draws: int, seed: int = 12345) -> Table:
+    """Chance that Thompson sampling puts each item at each position, ``[items, positions]``, by Monte Carlo.
+
+    >>> thompson_prob(np.array([1e6, 1.0, 1.0]), np.array([1.0, 1.0, 1.0]), draws=100)[0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+    drawn = np.random.default_rng(seed).beta(alpha, beta, (draws, len(alpha)))
+    top = np.argsort(-drawn, axis=1)[:, :POSITIONS]
+    return np.stack([np.bincount(top[:, k], minlength=len(alpha)) / draws for k in range(POSITIONS)], axis=1)
+
+
+def item_table(items: dict[str, NDArray[Any]]) -> Table:
+    """Features of items as numbers, ``[items, features]``: codes count as they do in the field's benchmark."""
+    return np.stack([items[name].astype(float) for name in sorted(items)], axis=1)
+
+
+def relative_errors(log: dict[str, NDArray[Any]], items: Table, target: Table, truth: float) -> Numbers:
+    """``abs(estimate - truth) / truth`` of every estimator with either reward model."""
+    action, position = log["action"], log["position"]
+    weight = policy.importance_weight(target[action, position], log["propensity"])
+    found: Numbers = {}
+    for reward, table in reward_models(log, items).items():  # [rows, items]: reward at the row's position
+        logged = table[np.arange(len(action)), action]
+        expected = policy.expected_reward(target.T[position], table)
+        for name, value in policy.estimates(log["click"], weight, logged, expected).items():
+            found[f"{reward} {name}"] = abs(value.value - truth) / truth
+    return found
+
+
+def reward_models(log: dict[str, NDArray[Any]], items: Table) -> dict[str, Table]:
+    """Reward of every item for every row at its position, by both models, ``[rows, items]`` each."""
+    linear = need("sklearn.linear_model", "sklearn")
+    users = one_hot([log[name] for name in sorted(log) if name.startswith("user_feature")])
+    action, position, click = log["action"], log["position"], log["click"]
+    own = np.concatenate([users, items[action]], axis=1)
+    half = np.random.default_rng(0).random(len(click)) < 0.5
+    plain, raw = np.empty((len(click), len(items))), np.empty((len(click), len(items)))
+    score = np.empty(len(click))  # of the logged action, by the half that did not see the row
+    for k in range(POSITIONS):
+        here = position == k
+        for table, fitted, told in (
+            (plain, here, here),
+            (raw, here & half, here & ~half),
+            (raw, here & ~half, here & half),
+        ):
+            model = linear.LogisticRegression(max_iter=10_000).fit(own[fitted], click[fitted])
+            by_user, by_item = users[told] @ model.coef_[0, : users.shape[1]], items @ model.coef_[0, users.shape[1] :]
+            table[told] = by_user[:, None] + by_item + model.intercept_
+        score[here] = raw[here, action[here]]
+    curve = IsotonicCalibrator(("position",)).fit({"score": score, "position": position}, click)
+    frame = {"score": raw.ravel(), "position": np.repeat(position, len(items))}
+    isotonic = curve.predict_proba(frame)[:, 1].reshape(raw.shape)
+    return {"logistic": 1 / (1 + np.exp(-plain)), "isotonic": isotonic}
+
+
+def one_hot(codes: Sequence[NDArray[Any]]) -> Table:
+    """Columns of every code but the first of each feature.
+
+    >>> one_hot([np.array([0, 1, 2])]).tolist()
+    [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+    return np.concatenate([np.eye(int(code.max()) + 1)[code][:, 1:] for code in codes], axis=1)
+
+
+def summarise(finished: Sequence[Finished]) -> Result:
+    """Relative error of every estimator and reward model over resamples."""
+    rows = [
+        Row(
+            f"{NAMES[name]}, {reward} reward" if name in MODELLED else NAMES[name],
+            "relative error",
+            _error(finished, reward, name),
+            _said(reward, name),
+        )
+        for name in ESTIMATORS
+        for reward in (REWARDS if name in MODELLED else REWARDS[:1])
+    ]
+    rows.append(Row("clicks behind the true value", "events", certain(finished[0].numbers["true events"]), digits=0))
+    weighted = by_seed(finished, "all", "logistic ipw")
+    parts = [
+        Part(
+            f"{NAMES[name]} with the isotonic reward errs less than weighting alone",
+            estimate(by_seed(finished, "all", f"isotonic {name}") - weighted),
+            below=0,
+        )
+        for name in ("dm", "dros")
+    ]
+    parts += [
+        Part(
+            f"{NAMES[name]} errs no more with the isotonic reward than with the logistic one (within {MARGIN})",
+            estimate(by_seed(finished, "all", f"isotonic {name}") - by_seed(finished, "all", f"logistic {name}")),
+            below=MARGIN,
+        )
+        for name in MODELLED
+    ]
+    return Result(tuple(rows), tuple(parts), _series(finished), _note(finished))
+
+
+def _error(finished: Sequence[Finished], reward: str, name: str) -> Any:
+    return estimate(by_seed(finished, "all", f"{reward} {name}"))
+
+
+def _said(reward: str, name: str) -> str:
+    return FIELD.get(name, "") if reward == "logistic" else ""
+
+
+def _note(finished: Sequence[Finished]) -> str:
+    events = finished[0].numbers["true events"]
+    return (
+        f"Real data. Intervals are over resamples of the random log; the true value itself rests on {events} clicks, a "
+        f"relative deviation of {events**-0.5:.2f}, so no error below that can be told from none. The figures in the "
+        "paper's column are the field's, on the same sample."
+    )
+
+
+def _series(finished: Sequence[Finished]) -> dict[str, Any]:
+    found = {(name, reward): _error(finished, reward, name) for name in ESTIMATORS for reward in REWARDS}
+    return {
+        "estimator": [NAMES[name] for name, _ in found],
+        "reward": [reward for _, reward in found],
+        **{key: [getattr(one, key) for one in found.values()] for key in ("value", "lower", "upper")},
+    }
+
+
+def chart(series: dict[str, Any]) -> Any:
+    """Relative error of every estimator with either reward model."""
+    alt = need("altair", "report")
+    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        y=alt.Y("estimator:N", sort=list(NAMES.values()), title=None),
+        yOffset="reward:N",
+        color=alt.Color("reward:N", title="reward model"),
+    )
+    interval = base.mark_rule().encode(x=alt.X("lower:Q", title="relative error"), x2="upper:Q")
+    return (interval + base.mark_point(filled=True, size=60).encode(x="value:Q")).properties(width=380, height=220)

@@ -11,6 +11,7 @@ from isolayer.report.evidence import ContextTable, Evidence, Figure, certain_dis
 
 CLEARLY = 0.10  # O/E that is surely off by more than this share asks for action
 THIN = 10.0  # expected events below which a context says little on its own
+SLIGHT = 0.005  # change of log loss in percent that is none
 NOTABLE = 0.01  # share of the rows worth a sentence
 
 
@@ -45,9 +46,9 @@ def _verdict(loss: Figure) -> Advice:
     assert change is not None
     numbers = f"log loss {loss.before.value:.4f} to {loss.after.value:.4f}, {change.value:+.2f}%"
     between = f"(95% interval {change.lower:+.2f}% to {change.upper:+.2f}%)"
-    if change.upper < 0:
+    if change.upper < -SLIGHT:
         return Advice("good", f"Calibration helps on this log: {numbers} {between}. Serve the calibrated score.")
-    if change.lower > 0:
+    if change.lower > SLIGHT:
         remedy = "Serve the raw score, and refit on rows like these."
         return Advice("act", f"Calibration harms on this log: {numbers} {between}. {remedy}")
     remedy = "Either score will do; more rows would tell."

@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95
 BINS = 20  # of equal mass, in the reliability diagram
 ECE_BINS = 15  # as in metrics.ece
-TABLE_ROWS = 20_000  # contexts listed; of more, the worst
+TABLE_ROWS = 10_000  # contexts listed; of more, the worst
 HEAT_VALUES = 40  # most values a side of the heat map
 DOTS, DOT_WEIGHT = 6, 100.0  # observed rates beside a curve: at most so many, each of at least so much weight
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
@@ -173,7 +173,7 @@ def gather(rows: Rows, curves: Curves) -> Evidence:
     >>> log = {"score": [-1.0, 0.0, 1.0, 2.0], "label": [0, 0, 1, 1], "device": ["tv", "tv", "web", "web"]}
     >>> evidence = gather(from_log(log, curves, contexts=["device"]), curves)
     >>> [figure.name for figure in evidence.figures], evidence.tables[0].label(0)
-    (['Log loss', 'Normalised entropy', 'ECE', 'Observed / expected'], 'device web')
+    (['Log loss', 'Normalised entropy', 'ECE', 'Observed / expected'], 'device tv')
     """
     before, after, w = rows.before, rows.after, rows.weight
     bins = [BinSums.of_distinct(prob, rows.label, w) for prob in (before, after)]
@@ -311,13 +311,21 @@ def reliability(bins: BinSums, count: int = BINS) -> Reliability:
 
 
 def density(rows: Rows) -> Density:
-    """Where the scores are, before and after, over the middle 99.8% of both."""
-    both = np.concatenate([rows.logit, rows.calibrated])
-    low, high = np.quantile(both, [0.001, 0.999])
+    """Where the scores are, before and after, over the middle 99.8% of each."""
+    ends = [_middle(logit, rows.weight) for logit in (rows.logit, rows.calibrated)]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     edge = np.linspace(low, max(high, low + 0.1), _DENSITY_BINS + 1)
     total = rows.weight.sum()
     shares = (np.histogram(logit, edge, weights=rows.weight)[0] / total for logit in (rows.logit, rows.calibrated))
     return Density(edge, *shares)
+
+
+def _middle(values: Floats, weight: Floats) -> tuple[float, float]:
+    """Values that 0.1% of the weight lies below, and above."""
+    order = np.argsort(values)
+    share = np.cumsum(weight[order]) / weight.sum()
+    low, high = np.searchsorted(share, [0.001, 0.999]).clip(max=len(values) - 1)
+    return float(values[order[low]]), float(values[order[high]])
 
 
 def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTable:
@@ -366,17 +374,18 @@ def dots(rows: Rows, table: ContextTable) -> Dots:
     owner = place[group]
     order = np.lexsort([rows.logit, owner])
     order = order[owner[order] >= 0]
-    owner, w = owner[order], rows.weight[order]
+    owner, logit, w = owner[order], rows.logit[order], rows.weight[order]
+    run = np.cumsum(np.r_[False, (owner[1:] != owner[:-1]) | (logit[1:] != logit[:-1])])  # equal scores stay together
+    owner, size = owner[np.flatnonzero(np.diff(run, prepend=-1))], np.bincount(run, w)
     weight = table.after.weight
     many = np.clip(weight // DOT_WEIGHT, 1, DOTS).astype(np.int64)
-    ends = np.cumsum(weight)
-    middle = np.cumsum(w) - 0.5 * w - (ends - weight)[owner]
+    middle = np.cumsum(size) - 0.5 * size - (np.cumsum(weight) - weight)[owner]
     part = np.clip((middle / weight[owner] * many[owner]).astype(np.int64), 0, many[owner] - 1)
     start = np.concatenate([[0], np.cumsum(many)])
-    cell = start[owner] + part
+    cell = (start[owner] + part)[run]
     columns = (w, w * rows.before[order], w * rows.label[order])
-    size, prob, positive = (summed(cell, column, int(start[-1])) for column in columns)
-    return Dots(start, over(prob, size), over(positive, size))
+    mass, prob, positive = (summed(cell, column, int(start[-1])) for column in columns)
+    return Dots(start, over(prob, mass), over(positive, mass))
 
 
 def daily(rows: Rows) -> Daily:

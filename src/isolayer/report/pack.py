@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 LOG_STEPS = 2000  # steps of a logarithm kept in 16 bits
 COARSE_STEPS = 12  # the same in 8 bits
 VALUE_STEPS = 1000  # steps of a logit
-KNOTS = 450_000  # most knots that a page carries, over all curves
+KNOTS = 650_000  # most knots that a page carries, over all curves
 
 
 class Pack:
@@ -62,7 +62,7 @@ class Pack:
     def text(self) -> str:
         """All columns, little-endian, compressed, as base64."""
         raw = b"".join(column.astype(column.dtype.newbyteorder("<")).tobytes() for _, column in self._columns)
-        return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode()
+        return base64.b64encode(gzip.compress(raw, 6, mtime=0)).decode()
 
 
 def logs(values: Floats) -> NDArray[np.uint16]:

@@ -136,7 +136,7 @@ function contextTable(columns, explore) {
       make("td", { class: "desk-only" }, count(contexts.weight(row))),
       make("td", { class: "desk-only" }, percent(contexts.rate(row))),
       make("td", {}, ratio(before[0])),
-      make("td", {}, ratio(after[0]), make("span", { class: "range" }, `${ratio(after[1])} – ${ratio(after[2])}`)),
+      make("td", {}, ratio(after[0]), " ", make("span", { class: "range" }, `${ratio(after[1])} – ${ratio(after[2])}`)),
       make("td", { class: off ? "off yes desk-only" : "off desk-only" }, off ? `${off > 0 ? "+" : "−"}${(100 * Math.abs(off)).toFixed(1)}%` : "no"),
       make("td", { class: "wide-only" }, spark(before, after)),
     ];
@@ -248,7 +248,7 @@ function explorer(columns, views) {
       points.push(...dots(entry));
     }
     main.data("curve", curve).data("dots", points);
-    density.data("mass", mass);
+    density.data("mass", mass.length ? mass : [{ x: evidence.readout[0] ?? 0, share: 0, colour: "none", name: "" }]);
     root.dataset.curves = chosen.length;
     root.dataset.points = curve.length;
     readout();
@@ -263,7 +263,7 @@ function explorer(columns, views) {
         const found = at(knots, x);
         if (!found) return make("td", {}, "–");
         const [y, low, high] = [0, -z, z].map((side) => percent(probability(found.y + side * found.deviation)));
-        return make("td", {}, y, ...(found.deviation ? [make("span", { class: "range" }, `${low} – ${high}`)] : []));
+        return make("td", {}, y, ...(found.deviation ? [" ", make("span", { class: "range" }, `${low} – ${high}`)] : []));
       });
       return make("tr", {}, make("th", { scope: "row" }, entry.name), ...cells);
     });

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from isolayer.curves import Curves
-from isolayer.errors import need
+from isolayer.errors import InputError, need
 from isolayer.histogram import Histogram
 from isolayer.report import charts, sections
 from isolayer.report.advice import advise
@@ -233,6 +233,8 @@ def _version() -> str:
 def _save(path: str | os.PathLike[str], text: str) -> Path:
     """Write a file whole or not at all."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"path: expected a folder that exists, got {str(target.parent)!r}; make it first")
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

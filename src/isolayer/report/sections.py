@@ -167,7 +167,9 @@ def contexts_section(evidence: Evidence) -> str:
         f'<option value="{place}">{escape(" × ".join(table.names))} ({table.total:,})</option>'
         for place, table in enumerate(evidence.tables)
     )
-    choice = f'<label class="field">By<select id="context-table">{options}</select></label>'
+    choice = (
+        f'<div class="field"><label for="context-table">By</label><select id="context-table">{options}</select></div>'
+    )
     example = f"{evidence.tables[0].names[0]}={evidence.tables[0].keys[0][0]}"
     headings = (
         ("context", "Context", ""),
@@ -182,8 +184,9 @@ def contexts_section(evidence: Evidence) -> str:
         for key, text, style in headings
     )
     search = (
-        '<label class="field wide">Find a context<input type="search" id="context-search" autocomplete="off" '
-        f'placeholder="any words, or {escape(example)}"></label>'
+        '<div class="field wide"><label for="context-search">Find a context</label>'
+        '<input type="search" id="context-search" autocomplete="off" '
+        f'placeholder="any words, or {escape(example)}"></div>'
     )
     body = (
         f'<div id="contexts"><div class="controls">{search}{choice if len(evidence.tables) > 1 else ""}</div>'
@@ -203,10 +206,11 @@ def contexts_section(evidence: Evidence) -> str:
 def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int) -> str:
     """The curve explorer; its curves are the script's."""
     search = (
-        '<div class="controls"><label class="field wide" for="curve-search">Add a context<input type="text" '
+        '<div class="controls"><div class="field wide"><label for="curve-search">Add a context</label>'
+        '<input type="text" '
         'id="curve-search" role="combobox" aria-autocomplete="list" aria-expanded="false" '
         'aria-controls="curve-options" autocomplete="off" placeholder="type to search">'
-        '<ul id="curve-options" class="options" role="listbox" aria-label="Contexts" hidden></ul></label></div>'
+        '<ul id="curve-options" class="options" role="listbox" aria-label="Contexts" hidden></ul></div></div>'
         if evidence.tables
         else ""
     )

@@ -147,7 +147,7 @@ def debiasing(seed: int, *, quick: bool) -> tuple[Feed, dict[str, Policy]]:
     log = as_log(world.log(8_000 if quick else 40_000, seed=1 + seed), RANKED)
     columns = world.population.features
     plain: dict[str, Any] = {"width": WIDTH, "tasks": RANKED}
-    models = {
+    models: dict[str, Naive | DualHead] = {
         "control": Naive(network(columns), **plain),
         DROPOUT: PositionDropout(network(columns + 8), contexts=CONTEXTS, drop=0.15, dim=4, **plain),
         JOINT: DualHead(network(columns), contexts=CONTEXTS, **plain),

@@ -1,8 +1,8 @@
 """The ads papers' bench of calibration, on whichever of its data sets are here: Avazu, AliCCP, Criteo, KuaiRand.
 
 A DeepFM learns on the first 60% of the rows, calibrators on the next 20%, and the last 20% judge them: AUC, GAUC, ECE
-of 100 equal bins, F-RCE by the calibration field, MF-RCE over several fields, PCOC and log loss. Data are looked for where
-`data.data_path` looks, under these names, as published:
+of 100 equal bins, F-RCE by the calibration field, MF-RCE over several fields, PCOC and log loss. Data are looked for
+where `data.data_path` looks, under these names, as published:
 
     avazu      train.csv or train.gz
     aliccp     sample_skeleton_train.csv and common_features_train.csv

@@ -52,8 +52,8 @@ class DeepFM(nn.Module):
         embedded = self.embedding(rows)  # [batch, fields, dim]
         pairs = (embedded.sum(1).square() - embedded.square().sum(1)).sum(1) / 2
         first = self.linear(rows).sum((1, 2))
-        deep: Tensor = self.network(embedded.flatten(1)).squeeze(1)
-        return self.bias + first + pairs + deep
+        logit: Tensor = self.bias + first + pairs + self.network(embedded.flatten(1)).squeeze(1)
+        return logit
 
 
 def field_ids(column: NDArray[Any]) -> tuple[Codes, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,17 +91,17 @@ def run_unit(unit: Unit) -> Numbers:
     by_day = [{name: column[whole["day"] == day] for name, column in whole.items()} for day in range(days)]
     first = {name: np.concatenate([day[name] for day in by_day[:FIRST_DAYS]]) for name in whole}
     spent = {"estimating": 0.0, "training": 0.0}
-    model = _timed(spent, "estimating", lambda: arm(name, first, world.population.features))
-    _timed(spent, "training", lambda: train(model, as_log(first, ["click"]), epochs=4, seed=unit.seed))
+    model = _timed(spent, "estimating", partial(arm, name, first, world.population.features))
+    _timed(spent, "training", partial(train, model, as_log(first, ["click"]), epochs=4, seed=unit.seed))
     spent = dict.fromkeys(spent, 0.0)  # only the days after the first count
     found: list[Numbers] = []
     for day, columns in enumerate(by_day[FIRST_DAYS:]):
         found.append(tested(model, columns))
         if name in (FRESH, TRUE):
-            _timed(spent, "estimating", lambda columns=columns: reweigh(model, name, columns))
+            _timed(spent, "estimating", partial(reweigh, model, name, columns))
         if name != FROZEN:
             log = as_log(columns, ["click"])
-            _timed(spent, "training", lambda log=log, day=day: train(model, log, epochs=1, lr=2e-3, seed=day))
+            _timed(spent, "training", partial(train, model, log, epochs=1, lr=2e-3, seed=day))
     numbers: Numbers = {f"{key} by day": [one[key] for one in found] for key in found[0]}
     later = found[len(found) // 2 :]
     numbers |= {key: float(np.mean([one[key] for one in later])) for key in found[0]}

@@ -74,7 +74,7 @@ def standardised(table: Table, train_rows: NDArray[np.bool_]) -> NDArray[np.floa
     """Columns with mean 0 and deviation 1 over the training rows, large counts tamed by ``asinh``, missing ones 0."""
     tamed = np.arcsinh(table)
     mean, spread = np.nanmean(tamed[train_rows], axis=0), np.nanstd(tamed[train_rows], axis=0)
-    return np.nan_to_num((tamed - mean) / np.maximum(spread, 1e-6)).clip(-6, 6).astype(np.float32)
+    return np.asarray(np.nan_to_num((tamed - mean) / np.maximum(spread, 1e-6)).clip(-6, 6), dtype=np.float32)
 
 
 def task_logits(

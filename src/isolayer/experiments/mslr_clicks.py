@@ -105,7 +105,7 @@ def logging_score(docs: Documents, logger: str, rng: np.random.Generator) -> NDA
         chosen = rng.choice(np.unique(docs.query), QUERIES_OF_WEAK_RANKER, replace=False)
         rows = np.isin(docs.query, chosen)
         x, y = docs.features[rows].astype(np.float64), docs.grade[rows] - docs.grade[rows].mean()
-        score = docs.features @ np.linalg.solve(x.T @ x + 100 * np.eye(x.shape[1]), x.T @ y)
+        score = docs.features.astype(np.float64) @ np.linalg.solve(x.T @ x + 100 * np.eye(x.shape[1]), x.T @ y)
     return np.asarray(score / max(score.std(), 1e-9))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -141,7 +142,7 @@ def overheads(sizes: Sequence[int], *, seconds: float) -> Numbers:
     with torch.no_grad():
         logit = ranker(features)
         alone = cpu_ms(lambda: torch.sigmoid(ranker(features)), seconds=seconds)
-        added = {way: cpu_ms(lambda head=head: head(logit, context), seconds=seconds) for way, head in heads.items()}
+        added = {way: cpu_ms(partial(head, logit, context), seconds=seconds) for way, head in heads.items()}
     numbers: Numbers = {"alone ms": alone}
     for way, ms in added.items():
         numbers |= {f"{way} ms": ms, f"{way} %": 100 * ms / alone}
@@ -155,7 +156,8 @@ def cpu_ms(call: Callable[[], Any], *, seconds: float) -> float:
     True
     """
     call()
-    found, start = [], time.process_time()
+    found: list[float] = []
+    start = time.process_time()
     while time.process_time() - start < seconds or len(found) < 3:
         before = time.process_time_ns()
         call()

@@ -165,3 +165,9 @@ def test_shrinkage_that_means_nothing(shrinkage):
         InputError, match='shrinkage: expected "auto", a number >= 0, three of them or 2 times three, got'
     ):
         strengths_of(shrinkage, 2)
+
+
+def test_a_curve_held_to_its_parent_is_as_uncertain_as_its_parent():
+    histogram = Histogram.from_arrays(*rows_of(7, 2000), grid=GRID)
+    levels = fit_levels(histogram, shrinkage=[[1, 1, 1], [1e6, 1e6, 1e6], [1e6, 1e6, 1e6]])
+    np.testing.assert_allclose(levels.variance[1:], np.broadcast_to(levels.variance[0], (18, GRID.buckets)), rtol=0.05)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from isolayer import Grid, InputError, metrics, report
+from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves import Curves, prob_of
 from isolayer.histogram import Histogram
 from isolayer.report import charts, evidence, pack, page, theme
@@ -494,3 +495,11 @@ def test_one_class_and_one_row_still_make_a_page(tmp_path):
     text = report.write(tmp_path / "one.html", one, Curves.identity(Grid()), contexts=["device"]).read_text()
     assert "Log loss" in text
     assert "Normalised entropy</h3>" not in text
+
+
+def test_the_artefact_and_the_calibrator_lead_here(log, curves, tmp_path):
+    assert curves.plot({"device": ["tv"]}).to_dict() == report.plot_curves(curves, {"device": ["tv"]}).to_dict()
+    calibrator = IsotonicCalibrator(("device",)).fit({name: log[name] for name in ("score", "device")}, log["label"])
+    text = calibrator.report(tmp_path / "fit.html", title="A fit").read_text()
+    assert "<h1>A fit</h1>" in text
+    assert "These are the rows the curves were fitted on" in text

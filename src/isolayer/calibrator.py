@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -222,6 +224,13 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         check_is_fitted(self, "curves_")
         rows = self._rows(X, reset=False)
         return self._curves_on_logits.band(level, rows.logit, rows.context)
+
+    def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
+        """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others."""
+        check_is_fitted(self, "curves_")
+        from isolayer.report import write_fitted
+
+        return write_fitted(path, self.histogram_, self.curves_, title=title)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -290,6 +290,12 @@ class Curves:
 
         return from_layer(layer, like=like)
 
+    def plot(self, context: Mapping[str, Any] | None = None, *, level: float = 0.95) -> Any:
+        """Raw to calibrated probability with bands, an Altair chart; see :func:`isolayer.report.plot_curves`."""
+        from isolayer.report import plot_curves
+
+        return plot_curves(self, context, level=level)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write one Parquet file, a row a curve, in one step; see :mod:`isolayer.artefact`."""
         need("pyarrow", "data")

@@ -1,5 +1,7 @@
 """diagnose: overlap and harvest against what the simulator knows; the warning fires for informed loggers only."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,6 +48,17 @@ def test_it_stays_silent_when_the_logger_ranks_by_the_features(bias, determinist
         assert not result.fires, result
         assert result.alpha == 0
         assert str(result).startswith("No sign that the logger knew what the features lack")
+
+
+@pytest.mark.parametrize("behaviour", [simulate.PositionBased(eta=(0.5, 1.0, 1.5)), simulate.DynamicBayesian()])
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_a_good_logger_that_knows_only_the_features_is_not_accused(behaviour, temperature):
+    logger = simulate.Logger(relevance=1.0, spurious=0.0, temperature=temperature)
+    feed = replace(simulate.debias_feed("position", "spurious", seed=4), logger=logger, behaviour=behaviour)
+    log = feed.log(10_000, seed=4)
+    relevance, prob = fitted(feed, log)
+    options = {"features": log["features"]}
+    assert not logger_test(log["click"], prob, relevance, log["position"], log["session"], **options).fires
 
 
 def test_the_statistic_is_standard_normal_when_there_is_nothing_to_find():

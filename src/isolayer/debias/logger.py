@@ -82,7 +82,8 @@ def logger_test(
     The surprise of a row is the score of a Plackett-Luce model of its list,
     :math:`1 - e^{s_i} \sum_{j \le rank_i} 1 / \sum_{l: rank_l \ge j} e^{s_l}`, with s what features and relevance tell
     of the logger's ranking. Within cells of (position, s, relevance) and linear in both, label residuals are
-    regressed on it, with errors clustered by list. One-sided: satisfied users who stop reading give the opposite sign.
+    regressed on it, with errors clustered by list. One-sided: users who stop reading when satisfied give the opposite
+    sign, so where they do, a better-informed logger may go unnoticed.
 
     Args:
         label: 0 or 1, ``[n]``.

@@ -8,6 +8,8 @@ import json
 import re
 from dataclasses import fields, is_dataclass, replace
 
+import duckdb
+import ibis
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -218,14 +220,20 @@ def test_a_histogram_tells_what_its_rows_tell(log, curves):
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_frames_and_files_are_read_alike(frame, log, curves, found, tmp_path):
+def test_frames_are_read_alike(frame, log, curves, found):
     assert_allclose(
         numbers_in(gather(from_log(frame(log), curves, date="when"), curves).tables), numbers_in(found.tables)
     )
-    pq.write_table(pa.table(log), tmp_path / "log.parquet")
-    assert_allclose(
-        numbers_in(gather(from_log(tmp_path / "log.parquet", curves, date="when"), curves)), numbers_in(found)
-    )
+
+
+def test_paths_globs_tables_and_relations_are_read_alike(log, curves, found, tmp_path):
+    half = len(log["score"]) // 2
+    for place, part in enumerate((slice(half), slice(half, None))):
+        pq.write_table(pa.table({name: column[part] for name, column in log.items()}), tmp_path / f"{place}.parquet")
+    pattern = str(tmp_path / "*.parquet")
+    for source in (pattern, tmp_path, ibis.memtable(pa.table(log)), duckdb.from_arrow(pa.table(log))):
+        rows = from_log(source, curves, date="when")
+        assert_allclose(numbers_in(gather(rows, curves).figures), numbers_in(found.figures))
 
 
 def test_probabilities_are_read_as_such(log, curves, found):
@@ -336,7 +344,9 @@ def test_a_log_that_will_not_do_says_why(change, message, log, curves):
 
 
 def test_what_is_no_log_says_so(curves):
-    with pytest.raises(InputError, match="log: expected a frame, a dict of columns or a Parquet path, got ndarray"):
+    with pytest.raises(
+        InputError, match="log: expected a frame, a dict of columns, a table or a Parquet path, got ndarray"
+    ):
         from_log(np.zeros(3), curves)
     with pytest.raises(InputError, match="log: expected at least one row, got none"):
         from_log({"score": [], "label": [], "device": [], "position": []}, curves)
@@ -482,7 +492,7 @@ def test_context_values_cannot_become_markup(log, tmp_path):
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(log, curves, tmp_path):
-    with pytest.raises(InputError, match=r"path: expected a folder that exists, got '.*nowhere'; make it first"):
+    with pytest.raises(InputError, match=r"path: expected a folder that exists, got '.*nowhere'; create it"):
         report.write(tmp_path / "nowhere" / "report.html", log, curves)
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):

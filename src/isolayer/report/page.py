@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
@@ -15,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from isolayer.artefact import whole_file
 from isolayer.curves import Curves
-from isolayer.errors import InputError, need
+from isolayer.errors import need
 from isolayer.histogram import Histogram
 from isolayer.report import charts, sections
 from isolayer.report.advice import advise
@@ -46,7 +46,8 @@ def write(
 
     Args:
         path: Where to; written whole or not at all.
-        log: A dict of columns, a frame (pandas, polars, pyarrow) or the path of a Parquet file.
+        log: A dict of columns, a frame (pandas, polars, pyarrow), a Parquet path or glob, an Ibis table or a DuckDB
+            relation.
         curves: The curves to judge.
         score: Column of raw scores, on the scale of the curves.
         label: Column of labels in [0, 1].
@@ -232,18 +233,6 @@ def _version() -> str:
 
 def _save(path: str | os.PathLike[str], text: str) -> Path:
     """Write a file whole or not at all."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"path: expected a folder that exists, got {str(target.parent)!r}; make it first")
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return target
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+    return Path(path)

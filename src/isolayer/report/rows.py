@@ -78,7 +78,8 @@ def from_log(
     """Read the named columns of a log and score them.
 
     Args:
-        log: A dict of columns, a frame (pandas, polars, pyarrow) or the path of a Parquet file.
+        log: A dict of columns, a frame (pandas, polars, pyarrow), a Parquet path or glob, an Ibis table or a DuckDB
+            relation.
         curves: The curves to score with.
         score: Column of raw scores, on the scale of the curves.
         label: Column of labels in [0, 1].
@@ -177,7 +178,7 @@ def names_of(log: Any) -> list[str]:
     names = column_names(log)
     if names is None:
         raise InputError(
-            f"log: expected a frame, a dict of columns or a Parquet path, got {type(log).__name__}; give one of those"
+            f"log: expected a frame, a dict of columns, a table or a Parquet path, got {type(log).__name__}; give one"
         )
     return names
 
@@ -197,11 +198,13 @@ def _listed(contexts: Sequence[str]) -> list[str]:
 
 
 def _read(log: Any, names: list[str]) -> Any:
-    if not isinstance(log, str | Path):
+    """A frame as it is; of what an engine holds, the columns that are asked for and there."""
+    if not isinstance(log, str | Path) and type(log).__module__.split(".")[0] not in ("ibis", "duckdb", "_duckdb"):
         return log
-    parquet = need("pyarrow.parquet", "report")
-    present = parquet.read_schema(log).names
-    return parquet.read_table(log, columns=[name for name in dict.fromkeys(names) if name in present])
+    need("ibis", "data")
+    from isolayer.sources import collect
+
+    return collect(log, lambda table: table.select([name for name in dict.fromkeys(names) if name in table.columns]))
 
 
 def _encoded(values: Any, name: str, rows: int) -> Keys:

@@ -116,14 +116,14 @@ def _serving() -> list[Row]:
         )
     whole = seconds.pop("backbone")
     seconds["kept, a curve a task, within a compiled graph"] = (seconds.pop("often") - seconds.pop("once")) / 20
-    held = "kept, a curve a task, within a compiled graph"
+    judged = ("kept, a curve a task", "kept, a curve a task, within a compiled graph")
     progress(f"backbone {whole * 1e6:.0f} us")
     return [
         Row(
             f"head over backbone at serving: {name}",
-            "<= 1% (paper 5%)" if name == held else "shown",
+            "<= 1% (paper 5%)" if name in judged else "shown",
             f"{100 * time_ / whole:.2f}% ({time_ * 1e6:.0f} of {whole * 1e6:.0f} us)",
-            time_ <= 0.01 * whole if name == held else None,
+            time_ <= 0.01 * whole if name in judged else None,
         )
         for name, time_ in seconds.items()
     ]

@@ -62,7 +62,7 @@ PAPER_LIFTS = {
 }
 
 
-class Test(NamedTuple):
+class Comparison(NamedTuple):
     """One comparison of two arms: relative lift, its standard error, both in percent, and the two-sided p-value."""
 
     lift: float
@@ -70,7 +70,7 @@ class Test(NamedTuple):
     p_value: float
 
 
-def welch(treatment: NDArray[np.float64], control: NDArray[np.float64]) -> Test:
+def welch(treatment: NDArray[np.float64], control: NDArray[np.float64]) -> Comparison:
     r"""Two-sided t-test of unequal variances over users; the lift is :math:`100 (\bar t / \bar c - 1)`.
 
     >>> rng = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def welch(treatment: NDArray[np.float64], control: NDArray[np.float64]) -> Test:
     freedom = sum(parts) ** 2 / sum(part**2 / size for part, size in zip(parts, sizes, strict=True))
     t = abs(means[0] - means[1]) / error
     p_value = 2 * float(need("scipy.special", "sklearn").stdtr(freedom, -t))
-    return Test(100 * float(means[0] / means[1] - 1), 100 * error / float(means[1]), p_value)
+    return Comparison(100 * float(means[0] / means[1] - 1), 100 * error / float(means[1]), p_value)
 
 
 def _of_mean(column: NDArray[np.float64]) -> float:

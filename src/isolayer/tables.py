@@ -19,6 +19,7 @@ import ibis
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from isolayer.curves import NEAR, Scale
 from isolayer.errors import InputError
@@ -30,6 +31,7 @@ from isolayer.sources import Table, Value, as_table, collect, double, is_relatio
 OnBadRows = Literal["error", "drop"]
 
 _MOST = 1e300  # a number is finite when it lies between this and its negative: true of NaN in no engine
+_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
 _PRIME = 2**31 - 1
 _UNUSED = -1  # bin of rows of weight 0
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
@@ -114,19 +116,20 @@ def histogram_of(
 
 
 def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> Table:
-    """The histogram of a table as one lazy expression: columns of contexts, ``fold``, ``bin`` and the sums.
+    """The histogram of a table as one lazy expression: columns of contexts, ``fold`` if there are any, ``bin``, sums.
 
     >>> rows = ibis.table({"score": "float64", "label": "int8"}, name="rows")
     >>> grouped(rows, Reading()).columns
-    ('fold', 'bin', 'count', 'positive', 'logit')
+    ('bin', 'count', 'positive', 'logit')
     """
     _check_columns(table, reading)
     _, logit = _logit(table, reading)
     label, weight = table[reading.label].cast("float64"), _weight(table, reading, newest)
     keys = {name: table[name] for name in reading.contexts}
-    fold = ibis.literal(0, "int64") if reading.folds is None else _fold(table, reading)
+    if reading.folds is not None:
+        keys["fold"] = _fold(table, reading)
     prepared = table.select(
-        **keys, fold=fold, bin=_bin(table, reading, weight), label=label, logit=logit, **_named("weight", weight)
+        **keys, bin=_bin(table, reading, weight), label=label, logit=logit, **_named("weight", weight)
     )
     label, logit = prepared["label"], prepared["logit"]
     if weight is None:
@@ -139,7 +142,7 @@ def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> T
             "positive": (weight * label).sum(),
             "logit": (weight * logit).sum(),
         }
-    return prepared.group_by([*keys, "fold", "bin"]).agg(count=prepared.count(), **sums)
+    return prepared.group_by([*keys, "bin"]).agg(count=prepared.count(), **sums)
 
 
 def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
@@ -151,7 +154,7 @@ def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
     return score.between(double(0), double(1)), (inside / (double(1) - inside)).ln()
 
 
-def fold_of(score: np.ndarray[Any, np.dtype[np.float64]], folds: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def fold_of(score: NDArray[np.float64], folds: int) -> NDArray[np.int64]:
     """The fold a score falls into, as the engines compute it: a hash of its value to 2**-40.
 
     >>> fold_of(np.array([0.1, 0.3, 0.1]), 5).tolist()
@@ -317,11 +320,34 @@ def _bad_rows(cells: pa.Table) -> dict[str, int]:
 
 def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
     """Number the groups of an engine's answer, and put its cells in order."""
-    coded = [encode(cells[name], name) for name in reading.contexts]
+    coded = [encode(_fast(cells[name]), name) for name in reading.contexts]
     sizes = [len(vocabulary) for vocabulary, _ in coded]
     parts, group = combine([codes for _, codes in coded], sizes, len(cells))
     keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
-    place = group, cells["fold"].to_numpy(), cells["bin"].to_numpy().astype(np.int64)
-    names = ("count", "weight", "weight_squared", "positive", "logit")
-    sums = [cells[name].to_numpy().astype(np.float64) if name in cells.column_names else None for name in names]
-    return Histogram._gather(reading.grid, reading.contexts, keys, place, sums)
+    fold = cells["fold"].to_numpy() if "fold" in cells.column_names else np.zeros(len(cells), np.int64)
+    at = cells["bin"].to_numpy().astype(np.int64)
+    names = ("count", "weight", "weight_squared", "positive", "logit")  # where nothing is weighted, weights are counts
+    present = [name if name in cells.column_names else "count" for name in names]
+    sums = [cells[name].to_numpy().astype(np.float64) for name in present]
+    groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1
+    order = _order((group * folds + fold) * bins(reading.grid) + at, groups * folds * bins(reading.grid))
+    if order is None:
+        return Histogram._gather(reading.grid, reading.contexts, keys, (group, fold, at), [*sums])
+    place = group[order], fold[order].astype(np.int8), at[order].astype(np.int16)
+    return Histogram(reading.grid, reading.contexts, keys, *place, *(column[order] for column in sums))
+
+
+def _fast(column: pa.ChunkedArray) -> Any:
+    """Integers as numpy has them, which need no hashing to be numbered."""
+    return column.to_numpy() if pa.types.is_integer(column.type) and not column.null_count else column
+
+
+def _order(cell: NDArray[np.int64], size: int) -> NDArray[np.int64] | None:
+    """The order that sorts cells of an engine, which has added them up; None if one occurs twice after all."""
+    if size > max(_DENSE, 16 * len(cell)):
+        order = np.argsort(cell)
+        return order if (np.diff(cell[order]) > 0).all() else None
+    place = np.full(size, -1)
+    place[cell] = np.arange(len(cell))
+    order = place[place >= 0]
+    return order if len(order) == len(cell) else None

@@ -123,7 +123,7 @@ def heat_chart(table: ContextTable, when: str) -> Any:
     cells = base.mark_rect(stroke=COLOUR["paper"], strokeWidth=1.5).encode(
         color=alt.Color("ratio:Q", scale=scale, legend=None), tooltip=tips
     )
-    strong = "datum.ratio >= 1.5 || datum.ratio < 0.8"
+    strong = "datum.ratio >= 1.5 || datum.ratio < 0.67"
     text = base.mark_text(fontSize=10, tooltip=None).encode(
         text=alt.Text("ratio:Q", format=".2f"),
         color=alt.condition(strong, alt.value(COLOUR["paper"]), alt.value(COLOUR["ink"])),
@@ -165,22 +165,19 @@ def bias_chart(bias: Bias, task: str) -> Any:
         for x, y in zip(bias.relevance, bias.observed[place, rank], strict=True)
         if np.isfinite(y)
     ]
-    spans = _span([prob_of(bias.relevance)]), _span([prob_of(bias.observed[place])])
+    spans = _span([prob_of(bias.relevance)]), _span([prob_of(bias.observed[place])], room=0.12)
     last = max(1, len(bias.values) - 1)
     fade = alt.Opacity("rank:Q", scale=alt.Scale(domain=[0, last], range=[1, 0.3]), legend=None)
     x, y = prob_x("x", "relevance, as probability", spans[0]), prob_y("y", f"chance of {task} as logged", spans[1])
     base = alt.Chart(inline(values)).encode(x=x, y=y, detail="rank:Q")
     tips = [alt.Tooltip("value:N", title=bias.feature)]
     lines = base.mark_line(strokeWidth=1.8, color=COLOUR["accent"]).encode(opacity=fade, tooltip=tips)
-    ends = [row for row in values if row["rank"] in (0, last) and row["x"] == values[-1]["x"]]
-    ends = [row | {"name": f"{bias.feature} {row['value']}"} for row in sorted(ends, key=lambda row: -row["y"])]
-    names = [_text(row, above=place == 0).encode(x=x, y=y, text="name:N") for place, row in enumerate(ends)]
-    return alt.layer(lines, *names)
-
-
-def _text(row: dict[str, Any], *, above: bool) -> Any:
-    chart = alt.Chart(inline([row]))
-    return chart.mark_text(align="right", dx=-4, dy=-8 if above else 16, fontSize=11, color=COLOUR["muted"])
+    ends = [row | {"name": f"{bias.feature} {row['value']}"} for row in values if row["rank"] in (0, last)]
+    top = max(ends, key=lambda row: (row["x"], row["y"]))
+    bottom = min(ends, key=lambda row: (row["x"], row["y"]))
+    above = alt.Chart(inline([top])).mark_text(align="right", dy=-8, color=COLOUR["muted"])
+    below = alt.Chart(inline([bottom])).mark_text(align="left", dx=6, dy=14, color=COLOUR["muted"])
+    return alt.layer(lines, *(text.encode(x=x, y=y, text="name:N") for text in (above, below)))
 
 
 def relative_bias_chart(bias: Bias) -> Any:
@@ -356,15 +353,15 @@ def _diagonal(span: Span) -> Any:
     return alt.Chart(ends).mark_line(color=COLOUR["muted"], strokeDash=[3, 3], strokeWidth=1).encode(x="x:Q", y="y:Q")
 
 
-def _span(columns: list[Floats]) -> Span:
+def _span(columns: list[Floats], room: float = 0.04) -> Span:
     """Logits that hold all probabilities but 0 and 1, with a little room."""
     both = np.concatenate([np.ravel(column) for column in columns])
     logit = logit_of(both[(both > 0) & (both < 1)])
     if not len(logit):
         return -1.0, 1.0
     low, high = float(logit.min()), float(logit.max())
-    room = 0.04 * (high - low) + 0.05
-    return low - room, high + room
+    more = room * (high - low) + 0.05
+    return low - more, high + more
 
 
 def _sorted_texts(key: NDArray[Any]) -> list[str]:

@@ -244,7 +244,7 @@ def heat_section(names: Sequence[str]) -> str:
         for name, edge in zip(RATIO_NAMES, edges, strict=True)
     )
     lead = f"O/E by {escape(pair)}: pale is right, blue-green is scored too high, orange too low."
-    body = f'<div class="pair">{maps}</div><ul class="legend" aria-label="O/E by colour">{legend}</ul>'
+    body = f'<div class="pair roomy">{maps}</div><ul class="legend" aria-label="O/E by colour">{legend}</ul>'
     return section("heat-part", escape(" × ".join(names)), lead, body)
 
 

@@ -6,7 +6,7 @@ the second target is what the pool-adjacent-violators algorithm gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from isolayer.errors import need
+from isolayer.experiments.result import Finished, Numbers, Part, Result, Row, Unit, certain
 from isolayer.grid import Grid
 from isolayer.layer import IsotonicLayer
 
 Points = NDArray[np.float64]
 STEPS = 600
+
+CLAIM = "The layer fits y = x^2 nearly perfectly, and the best monotone fit of a target that falls at the end."
+PAPER = "the two figures of section 3.4, no numbers"
+NEAR = 0.01  # largest distance that counts as near-perfect
 
 
 def square(x: Points) -> Points:
@@ -94,6 +99,25 @@ def run(*, steps: int = STEPS, points: int = 999) -> dict[str, Any]:
             columns[key].extend(values.tolist())
         columns["figure"].extend([name] * points)
     return {"largest_distance": largest, "curves": columns}
+
+
+def units(quick: bool, seeds: int | None = None) -> list[Unit]:
+    """One: nothing here is left to chance."""
+    return [Unit(0, quick=quick, cost=3)]
+
+
+def run_unit(unit: Unit) -> Numbers:
+    """Both figures."""
+    return run(points=499 if unit.quick else 999)
+
+
+def summarise(finished: Sequence[Finished]) -> Result:
+    """How far the layer is from the best monotone fit."""
+    found = finished[0].numbers
+    far = {name: certain(distance) for name, distance in found["largest_distance"].items()}
+    rows = tuple(Row(name, "largest distance from the best monotone fit", one, digits=4) for name, one in far.items())
+    parts = tuple(Part(f"{name} is fitted within {NEAR}", one, below=NEAR) for name, one in far.items())
+    return Result(rows, parts, found)
 
 
 def chart(result: dict[str, Any]) -> Any:

@@ -8,11 +8,13 @@ tab on the second half and judged on May, with intervals by resampling rows:
     ece_by_tab      within each tab, averaged by rows: nothing cancels
     oe_error        mean over tabs of abs(O/E - 1)
 
-Numbers only; pictures and sentences belong to whoever reports them.
+A claim of the paper's kind, that one layer with a context does what a farm of calibrators does, is judged on paired
+differences over the same resampled rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,18 @@ from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves import prob_of
 from isolayer.datasets import kuairand
 from isolayer.errors import MissingExtra, need
+from isolayer.experiments.data import data_path
+from isolayer.experiments.result import Estimate, Finished, Numbers, Part, Result, Row, Unit
 
 Column = NDArray[np.float64]
 FITTED_FROM, TESTED_FROM = 20220428, 20220501  # days: the model before, the calibrators between, the test after
 SMALLEST_TAB = 200  # test rows of a tab whose O/E counts
 BINS = 15
+
+CLAIM = "One set of curves by context calibrates at least as well as separately fitted calibrators of each surface."
+PAPER = "section 4, no public data"
+NAMES = {"log_loss": "log loss", "ne": "NE", "ece": "ECE", "ece_by_tab": "ECE by tab", "oe_error": "mean abs(O/E - 1)"}
+_SLACK = 5e-4  # how much worse, in log loss or ECE, still counts as no worse
 _PRIOR_ROWS = 10  # how many rows of the mean rate a past rate starts from
 _NUMBERS = (
     *("register_days", "follow_user_num", "fans_user_num", "friend_user_num"),
@@ -55,6 +64,63 @@ def run(path: str | Path, *, resamples: int = 200, seed: int = 0) -> dict[str, A
     judged = judge(probs, label[tested], tab[tested], resamples=resamples, seed=seed)
     counts = {"model": int(model.sum()), "fitted": int(fitted.sum()), "tested": int(tested.sum())}
     return {"rows": counts, "auc": metrics.auc(logit[tested], label[tested]), "seed": seed, **judged}
+
+
+def units(quick: bool, seeds: int | None = None) -> list[Unit]:
+    """One: the intervals come from resampled rows, not from seeds."""
+    return [Unit(0, quick=quick, cost=15 if quick else 25)]
+
+
+def run_unit(unit: Unit) -> Numbers:
+    """The study on the files under the data folder."""
+    return run(data_path("kuairand_pure"), resamples=50 if unit.quick else 200, seed=unit.seed)
+
+
+def summarise(finished: Sequence[Finished]) -> Result:
+    """Every metric of every method, and ours minus each calibrator by tab over the same resampled rows."""
+    found = finished[0].numbers
+    rows = tuple(
+        Row(method, name, _estimate(measured[metric], measured["interval"][metric]), digits=4)
+        for metric, name in NAMES.items()
+        for method, measured in found["methods"].items()
+    )
+    parts = tuple(
+        Part(f"{NAMES[metric]} no worse than {method}", _minus(found, method, metric), below=_SLACK)
+        for metric in ("log_loss", "ece_by_tab")
+        for method in found["ours_minus"]
+        if method.endswith("by tab")
+    )
+    return Result(rows, parts, {"rows": _by_method(found)})
+
+
+def _minus(found: Numbers, method: str, metric: str) -> Estimate:
+    one, other = (found["methods"][name][metric] for name in ("ours", method))
+    return _estimate(one - other, found["ours_minus"][method][metric])
+
+
+def _estimate(value: float, interval: Sequence[float]) -> Estimate:
+    lower, upper = interval
+    return Estimate(value, lower, upper, 1)
+
+
+def _by_method(found: Numbers) -> list[dict[str, Any]]:
+    return [
+        {"method": method, "metric": NAMES[metric], "value": one[metric], "lower": low, "upper": high}
+        for method, one in found["methods"].items()
+        if method != "raw"
+        for metric, (low, high) in one["interval"].items()
+    ]
+
+
+def chart(series: dict[str, Any]) -> Any:
+    """Every metric of every calibrator with its interval; the raw model is off the scale and left out."""
+    alt = need("altair", "report")
+    base = alt.Chart().encode(y=alt.Y("method:N", title=None, sort=None))
+    point = base.mark_point(filled=True).encode(x=alt.X("value:Q", title=None, scale=alt.Scale(zero=False)))
+    interval = base.mark_rule().encode(x=alt.X("lower:Q", title=None), x2="upper:Q")
+    layers = alt.layer(interval, point, data=alt.Data(values=series["rows"])).properties(width=200, height=180)
+    facet = alt.Facet("metric:N", title=None, sort=list(NAMES.values()))
+    return layers.facet(facet, columns=3).resolve_scale(x="independent")
 
 
 def features(columns: dict[str, NDArray[Any]]) -> Column:

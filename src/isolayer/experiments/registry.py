@@ -82,6 +82,7 @@ EXPERIMENTS = (
     Experiment("per-task-isotonic", "Platt and 12 per-task isotonic regressions (section 5.3)", "per_task_isotonic"),
     Experiment("overhead", "CPU overhead of the head, and distillation (section 5.6)", "overhead"),
     Experiment("incremental", "Incremental training under drift, against propensities (conclusion)", "incremental"),
+    Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
     Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),
     Experiment("kuairand-tasks", "KuaiRand by tab, eight tasks at once", "kuairand_tasks"),
     Experiment("mslr-clicks", "Graded documents (MSLR) with simulated clicks", "mslr_clicks"),

@@ -59,7 +59,7 @@ class DeepFM(nn.Module):
 def field_ids(column: NDArray[Any]) -> tuple[Codes, int]:
     """Ids of a column and how many there are; counts go by the power of two they reach, missing ones to id 0.
 
-    >>> field_ids(np.array([np.nan, 0.0, 1.0, 5.0, 7.0]))
+    >>> field_ids(np.array([np.nan, 0.0, 1.0, 5.0, 6.0]))
     (array([0, 1, 2, 3, 3]), 4)
     """
     if column.dtype.kind == "f":

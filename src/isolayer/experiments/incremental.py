@@ -96,7 +96,7 @@ def run_unit(unit: Unit) -> Numbers:
     spent = dict.fromkeys(spent, 0.0)  # only the days after the first count
     found: list[Numbers] = []
     for day, columns in enumerate(by_day[FIRST_DAYS:]):
-        found.append(tested(model, columns))
+        found.append(judged(model, columns))
         if name in (FRESH, TRUE):
             _timed(spent, "estimating", partial(reweigh, model, name, columns))
         if name != FROZEN:
@@ -135,7 +135,7 @@ def reweigh(model: InversePropensity, setting: str, columns: Columns) -> None:
     model.factors.copy_(other.factors)
 
 
-def tested(model: Any, columns: Columns) -> Numbers:
+def judged(model: Any, columns: Columns) -> Numbers:
     """Ranking against true relevance, and predictions of the log by position, on a day not yet learned from."""
     log = as_log(columns, ["click"])
     with torch.no_grad():

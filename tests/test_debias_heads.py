@@ -248,11 +248,10 @@ def test_the_exact_fit_of_what_is_served_leaves_relevance_and_calibrates():
 def test_curves_learn_at_their_own_rate():
     model = made(anchor="detached")
     slow, fast = parameter_groups(model, 0.001)
-    curves = {id(p) for part in (model.context_curves, model.served_curve) for p in part.parameters()}
+    parts = (model.context_curves, model.served_curve, model.relevance.level)
+    curves = {id(p) for part in parts for p in part.parameters()}
     assert {id(p) for p in fast["params"]} == curves
-    assert {id(p) for p in slow["params"]} == {
-        id(p) for p in (*model.backbone.parameters(), *model.relevance.parameters())
-    }
+    assert {id(p) for p in slow["params"]} == {id(p) for p in (*model.backbone.parameters(), model.relevance.weight)}
 
 
 def test_curves_agree_with_the_model_in_every_context():

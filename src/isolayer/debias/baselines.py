@@ -24,7 +24,7 @@ from torch.nn.functional import embedding
 
 from isolayer.debias.heads import checked_tasks
 from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
-from isolayer.debias.serving import BakedCurve, Serving
+from isolayer.debias.serving import BakedCurve, Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 
@@ -54,7 +54,7 @@ class Naive(nn.Module):
         super().__init__()
         self.tasks, self.decreasing = checked_tasks(tasks, decreasing)
         self.backbone = backbone
-        self.relevance = nn.Linear(width, len(self.tasks))
+        self.relevance = Relevance(width, len(self.tasks))
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
 
     def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from isolayer.context import ContextIsotonicLayer
 from isolayer.curves import Curves
 from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
-from isolayer.debias.serving import BakedCurve, Serving
+from isolayer.debias.serving import LEVEL_RATE, BakedCurve, Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.functional import knot_values
 from isolayer.grid import Grid
@@ -34,7 +34,8 @@ class ReferencedCurves(ContextIsotonicLayer):
 
     Relevance and curves explain the same labels: without a fixed point any monotone map could move from one to the
     other. A held unit has its fixed point here: relevance is what would be observed in the reference context.
-    The ids of the reference stand for "no difference" (id -1), so this holds at any parameters.
+    The ids of the reference stand for "no difference" (id -1), so this holds at any parameters. The level of a curve
+    learns ``LEVEL_RATE`` times as fast as its slopes: until levels are right, the backbone learns them in their place.
 
     Args:
         contexts: Name and number of ids of each context feature.
@@ -63,7 +64,7 @@ class ReferencedCurves(ContextIsotonicLayer):
         super().__init__(contexts, units=len(held), grid=grid, mode=mode, beyond="extend")
         self.reference = dict(reference)
         self.register_buffer("held", torch.tensor(list(held)), persistent=False)
-        self.any_held, self.all_held = any(held), all(held)
+        self.all_held = all(held)
         self.base.requires_grad_(not self.all_held)
 
     def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
@@ -82,14 +83,17 @@ class ReferencedCurves(ContextIsotonicLayer):
         return {name: torch.where(at[name], -1, key) for name, key in ids.items()}
 
     def _knots(self, delta: Tensor) -> Tensor:
-        if not self.any_held or self.base.bias is None:
-            return super()._knots(delta)
         delta = delta.view(len(delta), self.units, self.grid.buckets + 1)
         weight, bias = delta[..., 1:] + 1.0, delta[..., 0]
         if not self.all_held:
             weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + delta[..., 1:])
-            bias = torch.where(self.held, bias, self.base.bias + bias)
-        return knot_values(slopes(weight, self.base.constraint, revive=self.base.revive), bias, grid=self.grid)
+            bias = torch.where(self.held, bias, self._base_bias() + bias)
+        slope = slopes(weight, self.base.constraint, revive=self.base.revive)
+        return knot_values(slope, LEVEL_RATE * bias, grid=self.grid)
+
+    def _base_bias(self) -> Tensor:
+        assert self.base.bias is not None  # as constructed above
+        return self.base.bias
 
 
 class DualHead(nn.Module):
@@ -157,8 +161,8 @@ class DualHead(nn.Module):
         _check_wiring(anchor, wiring, self.alpha)
         self.anchor, self.wiring = anchor, wiring
         self.backbone = backbone
-        self.relevance = nn.Linear(width, len(self.tasks))
-        self.parallel = nn.Linear(width, len(self.tasks)) if wiring == "parallel" else None
+        self.relevance = Relevance(width, len(self.tasks))
+        self.parallel = Relevance(width, len(self.tasks)) if wiring == "parallel" else None
         held = [wiring == "curve" and (anchor == "detached" or self.alpha[task] == 0) for task in self.tasks]
         self.context_curves = ReferencedCurves(
             contexts, reference=_checked_reference(reference, contexts), held=held, grid=grid or COARSE, mode=mode

@@ -1,4 +1,7 @@
-"""What is left of a debiasing model at serving: features in, relevance and probability out, no context."""
+"""What is left of a debiasing model at serving: features in, relevance and probability out, no context.
+
+The relevance head itself is here too: it is what every model trains and what is served.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,50 @@ from torch import Tensor, nn
 
 from isolayer.functional import piecewise_linear
 from isolayer.grid import Grid
+
+LEVEL_RATE = 10.0  # a level learns so many times as fast as the rest of its group
+
+
+class Relevance(nn.Linear):
+    """A relevance logit a task: linear in the backbone's output, with a level that learns as fast as levels of curves.
+
+    The level must not lag behind the bias of positions: what both have yet to learn, the backbone would learn instead,
+    from whatever feature tells the position.
+
+    Args:
+        width: Width of the backbone's output.
+        tasks: Number of logits.
+
+    >>> Relevance(8, 2)(torch.zeros(5, 8)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, width: int, tasks: int) -> None:
+        super().__init__(width, tasks, bias=False)
+        self.level = Level(tasks)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Relevance logits ``[batch, tasks]`` of ``[batch, width]``."""
+        logit: Tensor = self.level(super().forward(hidden))
+        return logit
+
+
+class Level(nn.Module):
+    """A constant a column, added; flagged as a curve, so that `parameter_groups` gives it the rate of curves.
+
+    >>> Level(2)(torch.zeros(1, 2)).shape
+    torch.Size([1, 2])
+    """
+
+    is_curve = True
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(columns))
+
+    def forward(self, logit: Tensor) -> Tensor:
+        """Each column and its constant."""
+        return logit + LEVEL_RATE * self.value
 
 
 class Serving(nn.Module):

@@ -1,8 +1,7 @@
 """Table 1 and the stability figure: the chance of a downstream session after a like, share or comment.
 
 Every day the models are learned anew and judged on the next, once where labels are rare (``sparse``: one day of some
-thirty positives a task, and passes enough to learn them by heart, the paper's complaint) and once where they are not
-(``ample``: three larger days, few passes):
+thirty positives a task) and once where they are not (``ample``: three larger days):
 
     baseline               shared layers and a tower a task, platform among the features
     isotonic layer         the baseline, frozen, then a curve a task and platform, learned on randomised sessions

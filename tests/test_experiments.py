@@ -1,0 +1,327 @@
+"""The framework of the experiments on a made-up one that runs in no time, the rule of verdicts, and the real ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from isolayer.debias.baselines import Naive
+from isolayer.errors import InputError, MissingExtra
+from isolayer.experiments import (
+    downstream,
+    learned_curves,
+    loop,
+    loss_weights,
+    observed_over_expected,
+    offline_debiasing,
+    page,
+    registry,
+    runner,
+)
+from isolayer.experiments.result import (
+    Estimate,
+    Finished,
+    Part,
+    Result,
+    Row,
+    Unit,
+    by_seed,
+    certain,
+    estimate,
+    units_of,
+)
+from isolayer.simulate import TASKS, Feed, PositionBased, Trust
+
+
+class MadeUp:
+    """An experiment whose numbers are its seeds; it keeps count of what it was asked to run."""
+
+    CLAIM, PAPER = "Numbers rise.", "table 0: +1"
+    __file__ = __file__
+
+    def __init__(self, *, missing=None, stops_at=None):
+        self.ran, self.missing, self.stops_at = [], missing, stops_at
+
+    def units(self, quick, seeds=None):
+        return units_of(["low", "high"], quick=quick, seeds=seeds or 4)
+
+    def run_unit(self, unit):
+        if self.missing:
+            raise self.missing
+        if len(self.ran) == self.stops_at:
+            raise KeyboardInterrupt
+        self.ran.append((unit.seed, unit.setting))
+        return {"number": unit.seed + (10.0 if unit.setting == "high" else 0.0)}
+
+    def summarise(self, finished):
+        gain = estimate(by_seed(finished, "high", "number") - by_seed(finished, "low", "number") + [0, 0.5, 0, 0.5])
+        return Result(
+            (Row("high", "gain", gain, "+1", unit="%"),), (Part("numbers rise", gain, above=0),), {"gain": gain}
+        )
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Put an experiment in the registry's place."""
+
+    def put(module):
+        experiment = registry.Experiment("made-up", "A made-up experiment", "made_up")
+        monkeypatch.setattr(registry, "EXPERIMENTS", (experiment,))
+        monkeypatch.setattr(page, "EXPERIMENTS", (experiment,))
+        monkeypatch.setattr(registry.Experiment, "load", lambda self: module)
+        monkeypatch.setattr(runner, "fingerprint", lambda experiment: "code 1")
+        return module
+
+    return put
+
+
+def test_a_run_writes_numbers_table_and_verdict_and_is_not_repeated(made_up, tmp_path):
+    module, seen = made_up(MadeUp()), []
+    document = runner.reproduce(["made-up"], out=tmp_path, processes=1, progress=seen.append)["made-up"]
+    assert document["held"] == "held"
+    assert document["verdict"] == "Held: numbers rise."
+    assert document["command"] == "isolayer reproduce made-up"
+    assert document["seeds"] == [0, 1, 2, 3]
+    assert document["rows"][0]["ours"]["value"] == pytest.approx(10.25)
+    assert json.loads((tmp_path / "made-up.json").read_text()) == document | {
+        "series": {"gain": [*document["series"]["gain"]]}
+    }
+    assert "| high | gain | +1 | +10.250% [+" in (tmp_path / "made-up.md").read_text()
+    assert [(one.done, one.total) for one in seen] == [(done, 8) for done in range(9)]
+    assert seen[-1].seconds_left == 0
+    runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    assert len(module.ran) == 8
+    runner.reproduce(["made-up"], out=tmp_path, processes=1, fresh=True)
+    assert len(module.ran) == 16
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(made_up, tmp_path):
+    first = made_up(MadeUp(stops_at=3))
+    with pytest.raises(KeyboardInterrupt):
+        runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    second = made_up(MadeUp())
+    runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    assert len(first.ran) == 3
+    assert len(second.ran) == 5
+    assert not set(first.ran) & set(second.ran)
+
+
+def test_units_of_other_code_are_run_again(made_up, tmp_path, monkeypatch):
+    module = made_up(MadeUp())
+    runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    monkeypatch.setattr(runner, "fingerprint", lambda experiment: "code 2")
+    runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    assert len(module.ran) == 16
+
+
+def test_quick_results_stand_apart(made_up, tmp_path):
+    made_up(MadeUp())
+    document = runner.reproduce(["made-up"], quick=True, seeds=4, out=tmp_path, processes=1)["made-up"]
+    assert document["command"] == "isolayer reproduce made-up --quick --seeds 4"
+    assert (tmp_path / "quick" / "made-up.json").exists()
+    assert not (tmp_path / "made-up.json").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("data: expected files, got none; get them"), MissingExtra("pip install it")]
+)
+def test_what_cannot_run_is_left_out_and_says_why(made_up, tmp_path, error):
+    made_up(MadeUp(missing=error))
+    document = runner.reproduce(["made-up"], out=tmp_path, processes=1)["made-up"]
+    assert document == {"name": "made-up", "held": "not run", "verdict": str(error)}
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_real_experiment_leaves_a_picture(tmp_path):
+    document = runner.reproduce(["expressiveness"], quick=True, out=tmp_path, processes=1)["expressiveness"]
+    assert document["held"] == "held"
+    assert (tmp_path / "quick" / document["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert f"]({document['picture']})" in (tmp_path / "quick" / "expressiveness.md").read_text()
+    assert f"](pictures/{document['picture']})" in page.results_page(tmp_path / "quick", pictures="pictures/")
+
+
+def test_spawned_workers_save_their_units(tmp_path):
+    experiment = registry.find(["offline-debiasing"])[0]
+    units = [Unit(0, setting, quick=True) for setting in ("baseline", "dual head")]
+    jobs = [runner._Job(experiment, unit, tmp_path / f"{unit.setting}.json", "code") for unit in units]
+    assert sorted(why for _, why in runner._outcomes(jobs, 2)) == ["", ""]
+    for job in jobs:
+        saved = job.saved()
+        assert saved is not None
+        assert saved["numbers"].keys() >= {"click ndcg", "like served auc"}
+        assert replace(job, code="other").saved() is None
+
+
+def test_names_are_checked():
+    with pytest.raises(InputError, match=r"experiment: expected one of all, expressiveness, .* got 'table'; choose"):
+        registry.find(["table"])
+    with pytest.raises(InputError, match="expected a name or all, got none"):
+        registry.find([])
+    assert [one.name for one in registry.find(["downstream", "downstream"])] == ["downstream"]
+    assert registry.find(["all"]) == list(registry.EXPERIMENTS)
+
+
+@pytest.mark.parametrize("experiment", registry.EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_every_experiment_offers_the_interface(experiment):
+    assert experiment.claim.endswith(".")
+    assert experiment.paper
+    for quick in (True, False):
+        units = experiment.load().units(quick)
+        assert units
+        assert all(unit.quick == quick and unit.cost > 0 for unit in units)
+        assert len({runner._slug(unit) for unit in units}) == len(units)
+    assert callable(experiment.load().run_unit)
+    assert len(runner.fingerprint(experiment)) == 12
+
+
+def test_the_interval_is_the_t_interval():
+    values = np.random.default_rng(0).normal(3, 2, 7)
+    found = estimate(values, level=0.9)
+    assert (found.lower, found.upper) == pytest.approx(
+        stats.t.interval(0.9, 6, values.mean(), values.std(ddof=1) / math.sqrt(7))
+    )
+    with pytest.raises(InputError, match="expected two or more finite numbers"):
+        estimate([1.0])
+    with pytest.raises(InputError, match="seeds: expected at least 2, got 1"):
+        units_of(["a"], quick=False, seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("lower", "value", "upper", "held"),
+    [
+        (0.1, 0.5, 0.9, "held"),
+        (-0.1, 0.5, 1.1, "held in direction"),
+        (-0.9, -0.5, 0.1, "did not hold"),
+        (-0.9, -0.5, -0.1, "did not hold"),
+    ],
+)
+def test_a_part_is_judged_by_its_interval(lower, value, upper, held):
+    assert Part("it rises", Estimate(value, lower, upper, 5), above=0).held == held
+    assert Part("it falls", Estimate(-value, -upper, -lower, 5), below=0).held == held
+
+
+def test_a_claim_is_as_good_as_its_worst_part_and_says_which():
+    good, weak = Part("one", certain(1), above=0), Part("two", Estimate(1, -1, 3, 2), above=0)
+    bad = Part("three", certain(-1), above=0)
+    assert Result((), (good, weak)).held == "held in direction"
+    result = Result((), (good, weak, bad), note="Mind this.")
+    assert result.held == "did not hold"
+    assert result.verdict == "Held: one. Held in direction: two. Did not hold: three. Mind this."
+
+
+def test_the_page_tells_what_was_run_and_what_was_not(made_up, tmp_path):
+    made_up(MadeUp())
+    assert "Not run: made-up." in page.results_page(tmp_path)
+    runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    text = page.results_page(tmp_path)
+    for part in (
+        "A made-up experiment",
+        "**The paper:** Numbers rise.",
+        "**Outcome: held.**",
+        "isolayer reproduce made-up",
+    ):
+        assert part in text
+    assert "Not run" not in text
+
+
+def test_the_loop_learns_a_rate_and_repeats_itself():
+    rng = np.random.default_rng(0)
+    columns = {"features": rng.normal(size=(4000, 3)), "click": (rng.random(4000) < 0.2).astype(int)}
+    log = loop.as_log(columns, ["click"], contexts=())
+
+    def fitted(seed):
+        torch.manual_seed(0)
+        model = loop.train(Naive(loop.network(3), width=loop.WIDTH), log, epochs=20, seed=seed)
+        return model.serving()(log.features)["click_prob"]
+
+    one = fitted(1)
+    assert float(one.mean()) == pytest.approx(columns["click"].mean(), abs=0.03)
+    assert torch.equal(one, fitted(1))
+    assert not torch.equal(one, fitted(2))
+
+
+@pytest.mark.parametrize("behaviour", [PositionBased(eta=(1.0, 0.5, 2.0)), Trust()], ids=["position", "trust"])
+def test_true_curves_are_what_the_simulator_does(behaviour):
+    world = Feed(behaviour=behaviour, tasks=TASKS[:1], positions=4)
+    probs, log = learned_curves.true_probs(world), world.log(60_000, seed=3)
+    visible = world.population.visible(log["user"][::4], log["item"].reshape(-1, 4)).ravel()
+    for position, device in ((0, 0), (2, 0), (3, 1)):
+        rows = (log["position"] == position) & (log["device"] == device)
+        expected = np.interp(visible[rows], learned_curves._VISIBLE, probs["click"][:, device, position])
+        assert expected.mean() == pytest.approx(log["prob_click"][rows].mean(), rel=0.02)
+        assert np.corrcoef(expected, log["prob_click"][rows])[0, 1] > 0.8
+
+
+def test_a_learned_curve_that_is_the_truth_has_no_error():
+    truth = learned_curves.true_probs(Feed(behaviour=PositionBased(eta=0.0), tasks=TASKS[:1], positions=11))
+    model = learned_curves.DualHead(
+        torch.nn.Identity(), width=1, tasks=("click",), contexts=learned_curves.CONTEXTS, anchor="detached"
+    )
+    found = learned_curves._compared(model, truth, {"click": np.linspace(-2, 0, 50)})
+    assert found["click error"] < 1e-6  # no bias, and an untrained head has no curves
+
+
+def test_dropout_wins_nothing_that_the_dual_head_does_not_on_one_seed():
+    numbers = {name: offline_debiasing.run_unit(Unit(0, name, quick=True)) for name in ("baseline", "dual head")}
+    assert numbers["dual head"]["click observed auc"] > numbers["baseline"]["click observed auc"] + 0.01
+    assert numbers["dual head"]["click ndcg"] > numbers["baseline"]["click ndcg"] + 0.01
+    assert numbers["baseline"]["click observed auc"] == numbers["baseline"]["click served auc"]
+
+
+def flat(module, quick=True):
+    """Finished units of an experiment whose every number is 1 with a little noise, for what summaries must survive."""
+    rng = np.random.default_rng(0)
+
+    class Ones(dict):
+        def __missing__(self, key):
+            return [] if key in ("daily", "drawn") else 1 + 0.01 * rng.random()
+
+    return [Finished(unit, Ones()) for unit in module.units(quick)]
+
+
+@pytest.mark.parametrize(
+    "module", [offline_debiasing, observed_over_expected, loss_weights, learned_curves, downstream]
+)
+def test_what_does_not_differ_does_not_hold(module):
+    result = module.summarise(flat(module))
+    assert result.held != "held"
+    assert len({(row.name, row.metric) for row in result.rows}) == len(result.rows)
+    assert module.chart(dict(result.series)) is not None
+
+
+def test_o_over_e_of_a_right_prediction_is_one():
+    log = {"click": np.tile([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], 20), "position": np.tile(np.arange(11), 20)}
+    rate = np.maximum(log["click"].astype(float), 1e-9)
+    found = observed_over_expected._ratios("model", rate, log)
+    assert found["model 0"] == pytest.approx(1)
+    assert observed_over_expected._ratios("model", rate / 2, log)["model 10"] == pytest.approx(2)
+
+
+def test_the_weight_of_the_head_moves_ranking_and_calibration():
+    none, all_ = (loss_weights.run_unit(Unit(0, beta, quick=True)) for beta in ("0.0", "1.0"))
+    assert all_["ndcg"] > none["ndcg"] + 0.02
+    assert all_["ece"] > none["ece"] + 0.02  # without alpha the served score is that of the top position
+    assert none["observed_over_expected"] == pytest.approx(1, abs=0.1)
+
+
+def test_downstream_methods_see_only_days_before():
+    world = Feed(tasks=tuple(t for t in TASKS if t.name in downstream.ACTIONS) + downstream.DOWNSTREAM, days=3)
+    rows = downstream.collected(world, 6_000, seed=0)
+    assert rows["features"].shape[1] == 15
+    assert downstream.acted(rows).mean() > 0.3  # most rows without an action are left out
+    past, test = (
+        downstream.chosen(rows, kept) for kept in (rows["day"] < 2, (rows["day"] == 2) & downstream.acted(rows))
+    )
+    mixed = downstream.chosen(past, downstream.acted(past))
+    probs = downstream.predicted(past, mixed, test, epochs=2, seed=0)
+    assert set(probs) == set(downstream.METHODS)
+    assert all(column.shape == (len(test["day"]), 3) and (column > 0).all() for column in probs.values())
+    likes = {**test, "downstream_like": 1 - test["downstream_like"]}
+    again = downstream.predicted(past, mixed, likes, epochs=2, seed=0)
+    assert all(np.array_equal(probs[name], again[name]) for name in probs)

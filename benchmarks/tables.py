@@ -69,7 +69,7 @@ def apply(path: str) -> object:
 def copy(path: str) -> object:
     import duckdb
 
-    return duckdb.connect().execute(f"COPY (SELECT * FROM '{path}') TO '{path}.copy'").fetchall()
+    return duckdb.connect().execute(f"COPY (SELECT * FROM '{path}') TO '{path}.copy' (FORMAT parquet)").fetchall()
 
 
 def in_turns(path: str, *calls: Callable[[str], object]) -> list[float]:

@@ -199,20 +199,20 @@ def _calibrated(curves: Curves, table: Table, lookup: Lookup, *, score: str, pro
         into = joined[_INTO] if k == 0 else ibis.greatest(joined[_INTO] - double(k), double(0))
         value += (into if k == lookup.pack - 1 else ibis.least(into, double(1))) * joined[f"r{k}"]
     clipped = ibis.least(ibis.greatest(value + joined[_OUTSIDE], double(-700)), double(36))
-    # Some engines leave NULL out of GREATEST, so that only asking keeps it.
-    known, sigmoid = joined[_OUTSIDE].notnull(), double(1) / (double(1) + (-clipped).exp())
-    return joined.select(*table.columns, **{prob: ibis.ifelse(known, sigmoid, ibis.null("float64"))})
+    sigmoid = double(1) / (double(1) + (-clipped).exp())
+    good, _ = logit_expression(joined[score], curves.scale)
+    return joined.select(*table.columns, **{prob: ibis.ifelse(good, sigmoid, ibis.null("float64"))})
 
 
 def _placed(curves: Curves, table: Table, pack: int, score: str) -> Table:
     """Rows with the group of buckets their score falls into, how far into it, and how far outside the grid."""
     grid, width = curves.grid, _cells(curves.grid.buckets, pack)
     good, logit = logit_expression(table[score], curves.scale)
-    logit = ibis.ifelse(good, logit, ibis.null("float64"))
     inside = ibis.least(ibis.greatest(logit, double(grid.lower)), double(grid.upper))
     place = (inside - double(grid.lower)) * double(1 / grid.step)
     group = ibis.least(place * double(1 / pack), double(width - 0.5)).floor()
-    rows = table.mutate(**{_GROUP: group.fill_null(0).cast("int32"), _INTO: place, _OUTSIDE: logit - inside})
+    group = ibis.ifelse(good, group, 0).cast("int32")  # in some engines NaN stays NaN so far, which has no integer
+    rows = table.mutate(**{_GROUP: group, _INTO: place, _OUTSIDE: logit - inside})
     return rows.mutate(**{_INTO: rows[_INTO] - rows[_GROUP] * pack})
 
 

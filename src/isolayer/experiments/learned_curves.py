@@ -109,7 +109,7 @@ def true_probs(world: Feed) -> dict[str, Floats]:
         shifts = [PLATFORM_LOGIT[2]] if device == 1 else list(PLATFORM_LOGIT[:2])
         for task in world.task_names:
             shown = [_acted(world, latent, curves[device], device, shift)[task] for shift in shifts]
-            by_node = np.mean(shown, axis=0).reshape(len(_VISIBLE), len(_NODES), world.positions)
+            by_node = np.mean(shown, axis=0, dtype=np.float64).reshape(len(_VISIBLE), len(_NODES), world.positions)
             probs[task].append(by_node.mean(1))
     return {task: np.stack(columns, axis=1) for task, columns in probs.items()}
 

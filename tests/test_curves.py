@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer import curves as module
@@ -36,6 +36,7 @@ def increasing(seed, curves=3, least=0.01):
     return np.cumsum(rng.uniform(least, 1, (curves, GRID.buckets)), axis=1) - 3
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.lists(floats, min_size=1, max_size=40))
 def test_evaluation_is_interpolation_and_goes_on_with_slope_one(seed, x):
     values, x = increasing(seed), np.array(x)
@@ -47,6 +48,7 @@ def test_evaluation_is_interpolation_and_goes_on_with_slope_one(seed, x):
     np.testing.assert_allclose(evaluate(values, row, x, GRID), expected, atol=1e-9)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.lists(floats, min_size=1, max_size=40))
 def test_inversion_undoes_evaluation(seed, x):
     values, x = increasing(seed), np.array(x)
@@ -61,6 +63,7 @@ def test_on_a_flat_the_largest_of_the_inverses():
     np.testing.assert_allclose(found, [-0.5, 1.0, 2.0])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.lists(floats, min_size=2, max_size=40, unique=True))
 def test_scores_far_enough_apart_never_tie(seed, x):
     x = np.unique(np.array(x).round(6))
@@ -68,6 +71,7 @@ def test_scores_far_enough_apart_never_tie(seed, x):
     assert (np.diff(logit) > 0).all()
 
 
+@settings(deadline=None)
 @given(st.floats(-1e300, 1e300))
 def test_probabilities_stay_inside(logit):
     assert 0 < prob_of(np.array([logit]))[0] < 1

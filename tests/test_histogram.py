@@ -43,6 +43,7 @@ def assert_same(one, two):
 many = st.tuples(st.integers(0, 1000), st.integers(0, 60))
 
 
+@settings(deadline=None)
 @given(many, st.integers(0, 60))
 def test_merge_of_two_parts_is_the_whole(draw, cut):
     rows = rows_of(*draw)
@@ -52,6 +53,7 @@ def test_merge_of_two_parts_is_the_whole(draw, cut):
     assert_same(two.merge(one), one.merge(two))
 
 
+@settings(deadline=None)
 @given(many, st.integers(0, 60))
 def test_subtracting_a_part_leaves_the_rest(draw, cut):
     rows = rows_of(*draw)
@@ -60,6 +62,7 @@ def test_subtracting_a_part_leaves_the_rest(draw, cut):
     assert_same(one.merge(two).subtract(one), two)
 
 
+@settings(deadline=None)
 @given(many)
 def test_a_level_is_the_histogram_of_fewer_columns(draw):
     rows = rows_of(*draw)
@@ -72,6 +75,7 @@ def test_a_level_is_the_histogram_of_fewer_columns(draw):
     assert whole.keys[0][first].tolist() == whole.level(1).keys[0].tolist()
 
 
+@settings(deadline=None)
 @given(many)
 def test_weight_two_is_the_row_twice(draw):
     rows = rows_of(*draw)
@@ -81,6 +85,7 @@ def test_weight_two_is_the_row_twice(draw):
         np.testing.assert_allclose(getattr(double, name), getattr(Histogram.from_arrays(**twice, grid=GRID), name))
 
 
+@settings(deadline=None)
 @given(many)
 def test_a_row_of_weight_zero_is_absent(draw):
     rows = rows_of(*draw)
@@ -89,6 +94,7 @@ def test_a_row_of_weight_zero_is_absent(draw):
     assert_same(Histogram.from_arrays(**none, grid=GRID), Histogram.from_arrays(**part(rows, kept), grid=GRID))
 
 
+@settings(deadline=None)
 @given(many)
 def test_folds_split_and_come_together_again(draw):
     rows = rows_of(*draw)
@@ -99,6 +105,7 @@ def test_folds_split_and_come_together_again(draw):
     assert_same(whole.folded(), Histogram.from_arrays(**{**rows, "fold": None}, grid=GRID))
 
 
+@settings(deadline=None)
 @given(many)
 def test_scaling_is_weighting(draw):
     rows = rows_of(*draw)
@@ -106,7 +113,7 @@ def test_scaling_is_weighting(draw):
     assert_same(Histogram.from_arrays(**rows, grid=GRID).scaled(0.5), half)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(many)
 def test_sorting_and_counting_agree(draw):
     rows = rows_of(*draw)
@@ -119,6 +126,7 @@ def test_sorting_and_counting_agree(draw):
         module._DENSE = limit
 
 
+@settings(deadline=None)
 @given(st.floats(-30, 30))
 def test_a_bin_holds_its_own_logits(x):
     place = int(bin_of(np.array([x]), GRID)[0])

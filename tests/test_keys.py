@@ -7,7 +7,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.errors import InputError
@@ -65,12 +65,14 @@ def test_missing_integers_are_missing_in_every_guise():
         assert (vocabulary.tolist(), codes.tolist()) == ([2, None], [0, 1])
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62))))
 def test_integers_come_back_from_their_codes(rows):
     vocabulary, codes = encode(np.array(rows, dtype=object))
     assert [vocabulary[code] for code in codes] == rows
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_characters="\0")))))
 def test_strings_come_back_from_their_codes(rows):
     vocabulary, codes = encode(np.array(rows, dtype=object))
@@ -79,6 +81,7 @@ def test_strings_come_back_from_their_codes(rows):
     assert known.tolist() == sorted(set(rows) - {None})
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-5, 5)), st.lists(st.integers(-9, 9)))
 def test_lookup_finds_what_is_there_and_only_that(known, asked):
     vocabulary, _ = encode(np.array(known, np.int64))

@@ -93,6 +93,9 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert outcome(ab_test, GOOD | {"lift": -1.0}).held == "did not hold"
     lifted_dropout = {"p_value": 0.01, "error": 0.1, "again": -0.1, "lift": 1.0}
     assert "Did not hold: Position Dropout has no significant lift" in outcome(ab_test, lifted_dropout).verdict
+    by_chance = outcome(ab_test, {"Dropout clicks p_value": 0.5, "Dropout likes p_value": 0.5} | lifted_dropout)
+    assert "Did not hold: Position Dropout" in by_chance.verdict  # half of its tests is not fewer than half
+    assert outcome(ab_test, {"long dwells p_value": 0.5} | lifted_dropout | {"p_value": 0.5}).held == "held"
 
 
 def test_per_task_verdict():
@@ -260,6 +263,14 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     assert 0.89 < covered / 200 < 0.99
 
 
+def test_both_kinds_of_chance_widen_an_interval():
+    reach = 1.959964
+    assert resampling.pooled([1.0, 3.0], [[1.0, 1.0], [3.0, 3.0]]).upper == pytest.approx(2 + reach)
+    draws = [[0.0, 2.0], [0.0, 2.0]]
+    assert resampling.pooled([1.0, 1.0], draws).upper == pytest.approx(1 + reach * np.sqrt(2))
+    assert resampling.pooled([0.0, 2.0], draws).upper == pytest.approx(1 + reach * np.sqrt(3))
+
+
 def test_too_few_seeds_or_draws_are_refused():
     with pytest.raises(InputError, match=r"resampled: expected \[1, 2 or more\] and two seeds or more"):
         resampling.pooled([1.0], [[1.0, 2.0]])
@@ -311,6 +322,9 @@ def test_clicks_have_the_rates_of_their_formula():
     rate = biased.labels["click"].view(-1, 10).mean(0).numpy()
     np.testing.assert_allclose(rate, curve, atol=0.025)
     assert fair.labels["click"].mean() == 1  # full attention, best grade
+    ranked, _ = mslr_clicks.click_log(docs, docs.features[:, 1].astype(float), PositionBased(), 500, rng)
+    by_position = ranked.features[:, 1].view(-1, 10).mean(0)
+    assert (by_position[:-1] > by_position[1:]).all()
 
 
 def test_loggers_rank_by_what_they_say():
@@ -356,8 +370,8 @@ def test_a_policy_that_is_its_own_target_is_valued_without_error():
     errors = open_bandit.relative_errors(log, features, target, float(log["click"].mean()))
     assert errors["logistic ipw"] == pytest.approx(0, abs=1e-9)
     assert all(error < 0.1 for error in errors.values())
-    only_best = np.tile(np.eye(items)[-1][:, None], (1, 3))
-    errors = open_bandit.relative_errors(log, features, only_best, 0.20)
+    best_first = np.eye(items)[[-1, 0, 0]].T  # the best item at the top, the worst below it
+    errors = open_bandit.relative_errors(log, features, best_first, (0.20 + 0.05 + 0.05) / 3)
     assert all(error < 0.2 for error in errors.values())
 
 

@@ -114,7 +114,7 @@ def detectable(error: float, *, chance: float = 0.8) -> float:
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Both tests under every seed."""
-    return units_of(list(ARMS), quick=quick, seeds=seeds or SEEDS, cost=8.0 if quick else 60.0)
+    return units_of(list(ARMS), quick=quick, seeds=seeds or SEEDS, cost=4.0 if quick else 22.0)
 
 
 def run_unit(unit: Unit) -> Numbers:

@@ -66,7 +66,7 @@ Columns = Mapping[str, NDArray[Any]]
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every drift and arm under every seed."""
     settings = [f"{drift}: {arm}" for drift in DRIFTS for arm in ARMS]
-    return units_of(settings, quick=quick, seeds=seeds or SEEDS, cost=2.0 if quick else 12.0)
+    return units_of(settings, quick=quick, seeds=seeds or SEEDS, cost=1.3 if quick else 5.5)
 
 
 def feed(seed: int, days: int, drift: str) -> Feed:

@@ -49,7 +49,7 @@ Table = NDArray[np.float64]  # [rows, tasks]
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """One network a seed."""
-    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=15.0 if quick else 40.0)
+    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=7.0 if quick else 12.0)
 
 
 def run_unit(unit: Unit) -> Numbers:

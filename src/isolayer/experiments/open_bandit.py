@@ -38,7 +38,7 @@ Table = NDArray[np.float64]
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Resamples of the log, some a seed."""
-    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=6.0 if quick else 15.0)
+    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=1.0 if quick else 2.5)
 
 
 def run_unit(unit: Unit) -> Numbers:

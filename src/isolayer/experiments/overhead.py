@@ -60,7 +60,7 @@ DISTILLED = "distillation"
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """The three sizes and the distillation under every seed."""
-    return units_of([*NETWORKS, DISTILLED], quick=quick, seeds=seeds or SEEDS, cost=6.0 if quick else 20.0)
+    return units_of([*NETWORKS, DISTILLED], quick=quick, seeds=seeds or SEEDS, cost=4.0 if quick else 15.0)
 
 
 def run_unit(unit: Unit) -> Numbers:

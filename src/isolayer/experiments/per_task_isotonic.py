@@ -71,7 +71,7 @@ Columns = dict[str, NDArray[np.float64]]
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """One world a seed, all methods in it."""
-    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=15.0 if quick else 60.0)
+    return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=6.0 if quick else 30.0)
 
 
 def feed(seed: int) -> Feed:

@@ -138,9 +138,12 @@ def test_weight_two_is_the_row_twice(seed, rows):
     weight[:2] = 1
     curves = Curves.identity(Grid())
     settings_ = {"contexts": CONTEXTS, "date": "when"}
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(evidence, "DOT_WEIGHT", 2.0)
     weighted = gather(from_log({**log, "w": weight}, curves, weight="w", **settings_), curves)
     rows = {name: np.repeat(column, weight) for name, column in log.items()}
     repeated = gather(from_log(rows, curves, **settings_), curves)
+    monkeypatch.undo()
     assert_allclose(numbers_in(replace(weighted, rows=0)), numbers_in(replace(repeated, rows=0)), rtol=1e-7, atol=1e-9)
 
 
@@ -160,6 +163,14 @@ def test_contexts_are_those_of_the_metrics_and_the_worst_come_first(log, curves,
     assert (np.diff(distance) <= 0).all()
     assert table.outside[1] == ((oracle.lower > 1) | (oracle.upper < 1)).sum()
     assert [part.names for part in found.tables] == [CONTEXTS, ("device",), ("position",)]
+
+
+def test_the_worst_is_what_calibration_leaves_not_what_it_found(log, curves):
+    web = curves.rows_of({"device": ["web"] * 4, "position": [0, 1, 2, 3]}, 4)
+    values = curves.values.copy()
+    values[web] += 3.0
+    spoilt = replace(curves, values=values)
+    assert set(gather(from_log(log, spoilt), spoilt).tables[0].keys[0][:4]) == {"web"}
 
 
 def test_of_too_many_contexts_the_worst_are_kept(log, curves, monkeypatch):
@@ -379,8 +390,10 @@ def test_packed_ratios_keep_four_digits(values):
     assert pack.logs(np.array([0.0, np.nan])).tolist() == [0, 65535]
 
 
-def test_packed_curves_are_the_curves_where_they_have_data(curves):
+@pytest.mark.parametrize("shift", [0.0, 40.0])
+def test_packed_curves_are_the_curves_where_they_have_data(curves, shift):
     packed = pack.Pack()
+    curves = replace(curves, values=curves.values + shift)
     wanted = np.arange(len(curves.values))
     plain = pack.add_curves(packed, curves, wanted, (-5, 2))
     columns = unpacked(packed)

@@ -75,19 +75,29 @@ TEST_LISTS, TRAFFIC_LISTS = 4_000, 8_000
 CONTEXTS = {"position": LENGTH, "device": 3}
 HIDDEN, WIDTH, EMBEDDING = 64, 32, 4
 RATE, EPOCHS, BATCH_LISTS = 1e-2, 5, 100
-TUNED_ON = ("PBM, spurious, deterministic", "trust, spurious, deterministic")
-TUNING_SEEDS = (100, 101)
-TRIED_RATES = (10, 30, 100)  # times the rate of the backbone
-# The best of TRIED_RATES and DROP_RATES over TUNED_ON and TUNING_SEEDS, by `tune`.
+TUNED_ON = {"PBM": "PBM, spurious, deterministic", "trust": "trust, spurious, deterministic"}
+TUNING_SEED = 100
+TRIED_RATES = (3, 10, 30, 100, 300)  # times the rate of the backbone
+# The best of TRIED_RATES and of DROP_RATES for each click model, by `tune`.
 BIAS_RATE = {
-    "position as feature": 10,
-    "position dropout": 10,
-    "additive tower": 30,
-    "PAL": 30,
-    "DLA": 10,
-    "dual head": 10,
+    "PBM": {
+        "position as feature": 30,
+        "position dropout": 10,
+        "additive tower": 300,
+        "PAL": 100,
+        "DLA": 10,
+        "dual head": 10,
+    },
+    "trust": {
+        "position as feature": 100,
+        "position dropout": 30,
+        "additive tower": 100,
+        "PAL": 30,
+        "DLA": 10,
+        "dual head": 10,
+    },
 }
-DROP = 0.15
+DROP = {"PBM": 0.05, "trust": 0.5}
 BASELINES = (
     "position as feature",
     "position dropout",
@@ -183,7 +193,7 @@ def dual_head(inputs: int, *, alpha: float = 0.25, anchor: Any = "detached", wir
     )
 
 
-def makers(train: Rows) -> dict[str, Maker]:
+def makers(train: Rows, *, drop: float = 0.15) -> dict[str, Maker]:
     """Every method but those that need another trained first, by name."""
     inputs = train.features.shape[1]
     wide = inputs + EMBEDDING * len(CONTEXTS)
@@ -202,7 +212,7 @@ def makers(train: Rows) -> dict[str, Maker]:
         "naive": lambda: Naive(network(inputs), width=WIDTH),
         "position as feature": lambda: PositionAsFeature(network(wide), width=WIDTH, contexts=CONTEXTS, dim=EMBEDDING),
         "position dropout": lambda: PositionDropout(
-            network(wide), width=WIDTH, contexts=CONTEXTS, dim=EMBEDDING, drop=DROP
+            network(wide), width=WIDTH, contexts=CONTEXTS, dim=EMBEDDING, drop=drop
         ),
         "additive tower": lambda: AdditiveTower(network(inputs), width=WIDTH, contexts=CONTEXTS),
         "PAL": lambda: Pal(network(inputs), width=WIDTH, contexts=CONTEXTS),
@@ -238,10 +248,10 @@ def run_unit(unit: Unit) -> Numbers:
     torch.set_num_threads(1)
     if unit.setting == THROUGHPUT:
         return {"ratio": throughput(unit.seed)}
-    cell, seed = draw(unit.setting, unit.seed), unit.seed
+    cell, seed, clicks = draw(unit.setting, unit.seed), unit.seed, unit.setting.split(",")[0]
     models = {
-        name: trained(make, cell.train, seed=seed, bias_rate=BIAS_RATE.get(name, 10))
-        for name, make in makers(cell.train).items()
+        name: trained(make, cell.train, seed=seed, bias_rate=BIAS_RATE[clicks].get(name, 10))
+        for name, make in makers(cell.train, drop=DROP[clicks]).items()
     }
     unbiased = cell.train._replace(labels={"click": torch.from_numpy(cell.train.columns["unbiased"]).float()})
     models["unbiased labels"] = trained(makers(unbiased)["naive"], unbiased, seed=seed)
@@ -290,7 +300,7 @@ def calibration(models: Mapping[str, Model], cell: Cell, seed: int) -> Numbers:
         bare.alpha = {"click": 0.0}
         torch.manual_seed(seed)
         bare.load_state_dict(dual_head(cell.train.features.shape[1]).state_dict())
-        again = fit(bare, cell.train, seed=seed, bias_rate=BIAS_RATE[OURS]).serving()(cell.traffic.features)["click"]
+        again = fit(bare, cell.train, seed=seed).serving()(cell.traffic.features)["click"]
         numbers["same order"] = float(torch.equal(again, outputs[OURS]["click"]))
     return numbers
 
@@ -375,22 +385,19 @@ def _all(outcomes: Sequence[float]) -> Estimate:
     return Estimate(mean, mean, mean, len(outcomes))
 
 
-def tune(seeds: Sequence[int] = TUNING_SEEDS) -> dict[str, dict[str, float]]:
-    """Mean nDCG over ``TUNED_ON`` of every method with bias parameters, at every tried rate (and drop rate).
+def tune(setting: str, seed: int = TUNING_SEED) -> dict[str, float]:
+    """The nDCG of every method with bias parameters at every tried rate, and of position dropout at every drop rate.
 
-    ``BIAS_RATE`` and ``DROP`` are its best; the seeds are none of those reported.
+    ``BIAS_RATE`` and ``DROP`` are the best on ``TUNED_ON``; the seed is none of those reported.
     """
-    found: dict[str, dict[str, list[float]]] = {}
-    for setting in TUNED_ON:
-        for seed in seeds:
-            cell = draw(setting, seed)
-            wide = cell.train.features.shape[1] + EMBEDDING * len(CONTEXTS)
-            for name in BIAS_RATE:
-                for rate in TRIED_RATES:
-                    model = trained(makers(cell.train)[name], cell.train, seed=seed, bias_rate=rate)
-                    found.setdefault(name, {}).setdefault(f"rate {rate}", []).append(ndcg(model, cell.test))
-            for drop in DROP_RATES:
-                make = partial(PositionDropout, network(wide), width=WIDTH, contexts=CONTEXTS, drop=drop, dim=EMBEDDING)
-                model = trained(make, cell.train, seed=seed, bias_rate=BIAS_RATE["position dropout"])
-                found.setdefault("drop", {}).setdefault(str(drop), []).append(ndcg(model, cell.test))
-    return {name: {key: float(np.mean(values)) for key, values in tried.items()} for name, tried in found.items()}
+    cell, found = draw(setting, seed), dict[str, float]()
+    for name in next(iter(BIAS_RATE.values())):
+        for rate in TRIED_RATES:
+            model = trained(makers(cell.train)[name], cell.train, seed=seed, bias_rate=rate)
+            found[f"{name}, rate {rate}"] = ndcg(model, cell.test)
+    for drop in DROP_RATES:
+        torch.manual_seed(seed)
+        backbone = network(cell.train.features.shape[1] + EMBEDDING * len(CONTEXTS))
+        made = PositionDropout(backbone, width=WIDTH, contexts=CONTEXTS, drop=drop, dim=EMBEDDING)
+        found[f"position dropout, drop {drop}"] = ndcg(fit(made, cell.train, seed=seed), cell.test)
+    return found

@@ -6,7 +6,9 @@ its level share in proportion to how much is known of it: a context without rows
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]
 
 FLOOR = 1e-3  # least slope of a strictly increasing curve
 _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
+_THREADS = min(8, os.cpu_count() or 1)
 _SAMPLE, _SAMPLE_ROWS = (256, 1024), 200_000  # contexts from which strengths are chosen: enough to have so much weight
 
 
@@ -147,8 +150,8 @@ def _fit_level(
     curves, variances, parent = above
     prior = penalty(choice.strength, anchor, part.grid)
     free = inverse_bands(factorise(prior)).diagonal  # [knots, 1]
-    worst = 0.0
-    for first in range(0, part.groups, _CHUNK):
+
+    def fit_chunk(first: int) -> float:
         last = min(first + _CHUNK, part.groups)
         cells, rows = Cells.of(part, first, last), slice(first, last)
         centre = np.ascontiguousarray(curves[parent[rows]].T)
@@ -159,8 +162,11 @@ def _fit_level(
         out[0][rows] = result.values.T
         out[1][rows] = (spread + remains**2 * variances[parent[rows]].T).T
         out[2][rows] = cells.spread(cells.weight).T
-        worst = max(worst, float(result.residual.max(initial=0)))
-    return worst
+        return float(result.residual.max(initial=0))
+
+    # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        return max(pool.map(fit_chunk, range(0, part.groups, _CHUNK)), default=0.0)
 
 
 def _known(cells: Cells, centre: Floats) -> Floats:

@@ -200,6 +200,7 @@ def report(
     label: Label = None,
     weight: Weight = None,
     date: Annotated[str | None, typer.Option(help="Column of days, for the picture over time.")] = None,
+    bias: Annotated[Path | None, typer.Option(help="Curves of a debiased model, as `train` wrote them.")] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
@@ -212,12 +213,18 @@ def report(
     table, fitted = read(log), _load(curves)
     score_name = column(score, "--score", SCORES, table.columns)
     label_name = column(label, "--label", LABELS, table.columns)
-    wanted = [score_name, label_name, *fitted.contexts, *(name for name in (weight, date) if name)]
-    rows = table.select(*dict.fromkeys(wanted)).to_pyarrow()
     need("isolayer.report", "report").write(
-        out, rows, fitted, score=score_name, label=label_name, weight=weight, date=date, title=title
+        out,
+        table,
+        fitted,
+        score=score_name,
+        label=label_name,
+        weight=weight,
+        date=date,
+        bias=None if bias is None else _load(bias),
+        title=title,
     )
-    show({"rows": rows.num_rows, "written": out}, as_json=json)
+    show({"rows": int(table.count().execute()), "written": out}, as_json=json)
 
 
 def _load(path: Path) -> Any:

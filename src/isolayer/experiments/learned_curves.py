@@ -237,7 +237,7 @@ def chart(series: dict[str, Any]) -> Any:
                 strokeDash=dash,
             )
             .properties(width=260, height=220)
-            .facet(alt.Facet(f"{column}:N", title=None, sort=["click", "skip"]))
+            .facet(alt.Facet(f"{column}:N", title=column if column == "position" else None, sort="ascending"))
             .resolve_scale(x="independent", y="independent")
         )
 

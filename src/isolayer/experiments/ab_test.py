@@ -252,7 +252,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     return (
         *lifted,
         Part("Position Dropout has no significant lift (in fewer than half of its tests)", dropout, below=0.5),
-        Part("nor has the control against itself (in fewer than a quarter of its tests)", aa, below=0.25),
+        Part("the control against itself has none either (in fewer than a quarter of its tests)", aa, below=0.25),
     )
 
 

@@ -56,7 +56,7 @@ class Documents(NamedTuple):
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every click model and logger under every seed."""
-    return units_of(SETTINGS, quick=quick, seeds=seeds or SEEDS, cost=3.0 if quick else 12.0)
+    return units_of(SETTINGS, quick=quick, seeds=seeds or SEEDS, cost=3.0 if quick else 21.0)
 
 
 def run_unit(unit: Unit) -> Numbers:

@@ -29,6 +29,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Two seeds and small sizes.")] = False,
     seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for numbers and pictures.")] = Path("results"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run finished.")] = False,
     processes: Annotated[int, typer.Option(help="How many processes work at once.")] = 2,
     page: Annotated[Path | None, typer.Option(help="Also write all results as one Markdown page.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -46,15 +47,20 @@ def reproduce(
         show_table({"name": [e.name for e in known], "what": [e.title for e in known]}, as_json=json)
         return
     with progress_bar("reproduce") as advance:
-        results = runner.reproduce(names, quick=quick, seeds=seeds, out=out, progress=advance, processes=processes)
-    columns = {
-        "experiment": [r.name for r in results],
-        "held": [r.held for r in results],
-        "verdict": [r.verdict for r in results],
-    }
+        documents = runner.reproduce(
+            names,
+            quick=quick,
+            seeds=seeds,
+            out=out,
+            progress=lambda now: advance(now.done, now.total, now.experiment),
+            processes=processes,
+            fresh=fresh,
+        )
+    columns = {"experiment": list(documents)}
+    columns |= {key: [one[key] for one in documents.values()] for key in ("held", "verdict")}
     show_table(columns, as_json=json)
     if page is not None:
-        page.write_text(runner.results_page(out))
+        need("isolayer.experiments.page", "all").write_page(page, out / "quick" if quick else out)
         note(f"written: {page}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
     if absent:
         lines += ["", f"Not run: {', '.join(absent)}."]
     return "\n".join([*lines, *(f"\n{_section(one, pictures)}" for one in documents)]) + "\n"
+
+
+def write_page(page: str | Path, out: str | Path = "results") -> None:
+    """Write the page of all results, and copy their pictures into a folder ``pictures`` beside it."""
+    page, out = Path(page), Path(out)
+    folder = page.parent / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in sorted(out.glob("*.png")):
+        shutil.copyfile(picture, folder / picture.name)
+    page.write_text(results_page(out, pictures="pictures/"))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from isolayer.histogram import Histogram
 from isolayer.layer import IsotonicLayer, slopes
 
 COARSE = Grid(step=2.5)  # of the curves of contexts
-FINE = Grid(step=0.2)  # of the one curve a task that is served
+FINE = Grid(step=0.05)  # of the one curve a task that is served
 
 
 class ReferencedCurves(ContextIsotonicLayer):
@@ -222,7 +222,8 @@ class DualHead(nn.Module):
     def refit_served(self, features: Tensor, labels: Labels, weight: Tensor | None = None) -> Self:
         """Fit the served curve exactly to these rows, as the last step of training; relevance stays as it is.
 
-        By gradient the curve lags behind relevance, which moves until the end. Needs the detached anchor.
+        By gradient the curve lags behind relevance, which moves until the end. The curve may be flat: rank by the
+        relevance logit, which has no ties. Needs the detached anchor.
 
         Args:
             features: Whatever the backbone takes; logged traffic, the training rows will do.
@@ -240,7 +241,8 @@ class DualHead(nn.Module):
             known = ~np.isnan(label)
             weights = None if weight is None else weight.double().cpu().numpy()[known]
             rows = Histogram.from_arrays(event[known, unit], label[known], weight=weights, grid=layer.grid)
-            values = torch.from_numpy(Curves.from_histogram(rows).values[0]).to(layer.weight)  # at lower .. upper
+            # Flat where more relevance is logged with fewer labels: there a curve that rises is not calibrated.
+            values = torch.from_numpy(Curves.from_histogram(rows, strict=False).values[0]).to(layer.weight)
             layer.weight[unit, 1:] = values.diff() / layer.grid.step
             layer.weight[unit, 0] = 1.0  # below the grid, where nothing falls
             assert layer.bias is not None

@@ -71,7 +71,7 @@ INFORMED = tuple(name for name in SETTINGS if "informed" in name)
 THROUGHPUT = "throughput"
 
 LISTS, LENGTH = 15_000, 10
-TEST_LISTS, TRAFFIC_LISTS = 4_000, 8_000
+TEST_LISTS, TRAFFIC_LISTS = 4_000, 15_000  # traffic as long as the log, so that the diagnosis has its power
 CONTEXTS = {"position": LENGTH, "device": 3}
 HIDDEN, WIDTH, EMBEDDING = 64, 32, 4
 RATE, EPOCHS, BATCH_LISTS = 1e-2, 5, 100
@@ -292,9 +292,9 @@ def calibration(models: Mapping[str, Model], cell: Cell, seed: int) -> Numbers:
         served[method] = post_hoc(naive, cell.train.features, cell.train.labels, method=method)
     outputs = {name: model(cell.traffic.features) for name, model in served.items()}
     click = cell.traffic.columns["click"]
-    numbers: Numbers = {
-        f"ece {name}": metrics.ece(output["click_prob"].numpy(), click) for name, output in outputs.items()
-    }
+    probs = {name: output["click_prob"].double().numpy() for name, output in outputs.items()}
+    numbers: Numbers = {f"ece {name}": metrics.ece(prob, click) for name, prob in probs.items()}
+    numbers |= {f"smooth ece {name}": metrics.smooth_ece(prob, click) for name, prob in probs.items()}
     if seed == 0:  # the same model without the anchor
         bare = dual_head(cell.train.features.shape[1])
         bare.alpha = {"click": 0.0}
@@ -354,7 +354,9 @@ def summarise(finished: Sequence[Finished]) -> Result:
         ratio = by_seed(finished, name, f"ece {OURS}") / by_seed(finished, name, "ece naive")
         rows.append(Row(name, "ECE of what is served over that of naive", estimate(ratio)))
         for method in ("naive", OURS, "dual head, by gradient", "platt", "isotonic"):
-            rows.append(Row(f"{name}: {method}", "ECE", estimate(by_seed(finished, name, f"ece {method}")), digits=4))
+            for metric in ("ece", "smooth ece"):
+                value = estimate(by_seed(finished, name, f"{metric} {method}"))
+                rows.append(Row(f"{name}: {method}", metric.replace("ece", "ECE"), value, digits=4))
         parts.append(Part(f"what is served is calibrated like naive ({name})", estimate(ratio), below=1.2))
     same = [one.numbers["same order"] for one in finished if "same order" in one.numbers]
     parts.append(Part("the anchor leaves the ranking as it is, to the bit", _all(same), above=0.999))

@@ -23,11 +23,12 @@ def dual_head(**options):
     return DualHead(tower(), width=32, **({"tasks": ("click",), "contexts": CONTEXTS} | options))
 
 
-def fit(model, log, epochs=4, batch=512):
+def fit(model, log, epochs=6, batch=512):
     torch.manual_seed(1)
     features, click = torch.from_numpy(log["features"]), torch.from_numpy(log["click"]).float()
     context = {name: torch.from_numpy(log[name]).long() for name in CONTEXTS}
     optimiser = torch.optim.Adam(parameter_groups(model, 3e-3))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * -(-len(click) // batch))
     for _ in range(epochs):
         for rows in torch.randperm(len(click)).split(batch):
             outputs = model(features[rows], {name: ids[rows] for name, ids in context.items()})
@@ -35,6 +36,7 @@ def fit(model, log, epochs=4, batch=512):
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
+            schedule.step()
     return model
 
 

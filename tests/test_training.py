@@ -227,9 +227,9 @@ def test_curves_follow_a_drift_over_days_each_read_once(tmp_path):
             behaviour=simulate.PositionBased(examination=None, eta=eta),
             tasks=(),
         )
-        log = feed.log(6_000, seed=day)
+        log = feed.log(10_000, seed=day)
         path = write(tmp_path / f"{day}.parquet", log)
-        fit = Fit(epochs=6 if checkpoint is None else 2, batch_size=1024, lr=4e-3, progress=False)
+        fit = Fit(epochs=6 if checkpoint is None else 3, batch_size=1024, lr=1e-3, progress=False)
         folder = tmp_path / f"run{day}"
         checkpoint = train(model, path, **COLUMNS, folder=folder, fit=fit, start=checkpoint).checkpoint
         path.unlink()

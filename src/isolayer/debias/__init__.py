@@ -3,10 +3,15 @@
 Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=None, weight=None)`` and ``serving()``.
 
     heads        relevance, and a monotone curve over it a context    DualHead
+    pap          predicts positions too, and pools over them          PositionAction
     baselines    what to compare with                                 Naive, AdditiveTower, Pal, PositionAsFeature,
                                                                       PositionDropout, post_hoc
     weighting    events weighted by propensity                        InversePropensity, DualLearning
     propensity   propensities from the log alone                      harvest_propensity, em_propensity
+    distill      the head at serving, kept or distilled               KeptHead, ShallowHead, distill
+    diagnose     what a log allows, and what a model left             overlap, after_training, position_effect
+    harvest      the effect of position, with standard errors         harvest
+    logger       whether the logger knew what the features lack       logger_test
     loss         what every model outputs, and their loss             Heads
     serving      what is deployed                                     Serving
 """
@@ -20,8 +25,13 @@ from isolayer.debias.baselines import (
     PositionDropout,
     post_hoc,
 )
+from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
+from isolayer.debias.distill import Distilled, KeptHead, ShallowHead, distill
+from isolayer.debias.harvest import Harvested, harvest
 from isolayer.debias.heads import DualHead
+from isolayer.debias.logger import LoggerTest, logger_test
 from isolayer.debias.loss import Heads
+from isolayer.debias.pap import PositionAction
 from isolayer.debias.propensity import Harvest, em_propensity, harvest_propensity
 from isolayer.debias.serving import Serving
 from isolayer.debias.weighting import DualLearning, InversePropensity
@@ -29,17 +39,31 @@ from isolayer.debias.weighting import DualLearning, InversePropensity
 __all__ = [
     "DROP_RATES",
     "AdditiveTower",
+    "Diagnosis",
+    "Distilled",
     "DualHead",
     "DualLearning",
     "Harvest",
+    "Harvested",
     "Heads",
     "InversePropensity",
+    "KeptHead",
+    "LoggerTest",
     "Naive",
+    "Overlap",
     "Pal",
+    "PositionAction",
     "PositionAsFeature",
     "PositionDropout",
     "Serving",
+    "ShallowHead",
+    "after_training",
+    "distill",
     "em_propensity",
+    "harvest",
     "harvest_propensity",
+    "logger_test",
+    "overlap",
+    "position_effect",
     "post_hoc",
 ]

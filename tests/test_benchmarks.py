@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import Row, best_time, plain_table, quick
-from benchmarks.__main__ import main, names_of, save
+from benchmarks.__main__ import main, names_of, save, write_readme
 
 
 def test_table_lines_up_and_says_ok_or_miss():
@@ -45,3 +45,20 @@ def test_best_time_calls_as_often_as_told():
     calls = []
     assert best_time(lambda: calls.append(1), times=4) >= 0
     assert len(calls) == 4
+
+
+def test_the_readme_gets_the_figures_of_the_last_run_and_nothing_else_changes(tmp_path):
+    readme, results = tmp_path / "README.md", tmp_path / "bench.json"
+    marker = "<!-- figures: written by `python -m benchmarks --readme` -->\n"
+    readme.write_text(f"before\n{marker}old\n<!-- /figures -->\nafter\n")
+    rows = [{"name": "fit_table, peak memory", "target": "", "measured": "1 GB", "ok": True}]
+    rows += [{"name": "something else", "target": "", "measured": "9", "ok": None}]
+    results.write_text(json.dumps({"machine": {"cores": 2}, "rows": {"tables": rows}}))
+    for _ in range(2):
+        write_readme(readme, results)
+    text = readme.read_text()
+    table = "| measured on 2 cores | |\n|---|---|\n| tables: fit_table, peak memory | 1 GB |\n"
+    assert text.startswith(f"before\n{marker}{table}")
+    assert text.endswith("<!-- /figures -->\nafter\n")
+    assert "old" not in text
+    assert "something else" not in text

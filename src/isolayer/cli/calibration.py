@@ -71,7 +71,7 @@ def apply(
     part = out.with_name(out.name + ".part")
     rows.to_parquet(part)
     part.replace(out)
-    show({"rows": int(table.count().execute()), "column": column_name, "written": out}, as_json=json)
+    show({"rows": table.count().to_pyarrow().as_py(), "column": column_name, "written": out}, as_json=json)
 
 
 def update(
@@ -224,7 +224,7 @@ def report(
         bias=None if bias is None else _load(bias),
         title=title,
     )
-    show({"rows": int(table.count().execute()), "written": out}, as_json=json)
+    show({"rows": table.count().to_pyarrow().as_py(), "written": out}, as_json=json)
 
 
 def _load(path: Path) -> Any:

@@ -51,13 +51,13 @@ def test_the_readme_gets_the_figures_of_the_last_run_and_nothing_else_changes(tm
     readme, results = tmp_path / "README.md", tmp_path / "bench.json"
     marker = "<!-- figures: written by `python -m benchmarks --readme` -->\n"
     readme.write_text(f"before\n{marker}old\n<!-- /figures -->\nafter\n")
-    rows = [{"name": "fit_table, peak memory", "target": "", "measured": "1 GB", "ok": True}]
+    rows = [{"name": "onnxruntime, 1 row, p50", "target": "", "measured": "14 us", "ok": True}]
     rows += [{"name": "something else", "target": "", "measured": "9", "ok": None}]
     results.write_text(json.dumps({"machine": {"cores": 2}, "rows": {"tables": rows}}))
     for _ in range(2):
         write_readme(readme, results)
     text = readme.read_text()
-    table = "| measured on 2 cores | |\n|---|---|\n| tables: fit_table, peak memory | 1 GB |\n"
+    table = "| measured on 2 cores | |\n|---|---|\n| one row in onnxruntime | 14 us |\n"
     assert text.startswith(f"before\n{marker}{table}")
     assert text.endswith("<!-- /figures -->\nafter\n")
     assert "old" not in text

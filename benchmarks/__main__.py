@@ -81,12 +81,9 @@ def readme_table(results: dict[str, Any]) -> str:
     '| one row in onnxruntime | 14 us |'
     """
     lines = ["| measured on " + f"{results['machine']['cores']} cores | |", "|---|---|"]
-    for name, rows in results["rows"].items():
-        shown = README_ROWS.get(name, {})
-        for row in rows:
-            if row["name"] in shown:
-                measured = row["measured"].replace("|", "\\|")
-                lines.append(f"| {shown[row['name']]} | {measured} |")
+    for name, shown in README_ROWS.items():
+        found = {row["name"]: row["measured"].replace("|", "\\|") for row in results["rows"].get(name, [])}
+        lines += [f"| {words} | {found[row]} |" for row, words in shown.items() if row in found]
     return "\n".join([*lines, "", "All of them, with their targets: `make bench`."])
 
 

@@ -76,7 +76,7 @@ def text(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float | np.floating):
         number = float(value)
-        return f"{number:,.0f}" if number.is_integer() and abs(number) >= 1000 else f"{number:.4g}"
+        return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
     return str(value)
 
 

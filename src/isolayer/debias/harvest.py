@@ -84,7 +84,8 @@ def harvest_table(shown: Floats, events: Floats, keys: NDArray[Any]) -> Harveste
         keep = np.r_[0, rest]
         log_rate, information = _newton(shown[:, keep], events[:, keep])
         ratio[rest] = np.exp(log_rate[1:])
-        error[rest] = np.sqrt(np.diag(np.linalg.pinv(information)))
+        variance = np.diag(np.linalg.pinv(information))
+    error[rest] = np.sqrt(np.where(variance > 0, variance, np.inf))  # rounding leaves what is not told below zero
     return Harvested(keys, ratio, error)
 
 

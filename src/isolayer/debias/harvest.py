@@ -85,7 +85,7 @@ def harvest_table(shown: Floats, events: Floats, keys: NDArray[Any]) -> Harveste
         log_rate, information = _newton(shown[:, keep], events[:, keep])
         ratio[rest] = np.exp(log_rate[1:])
         variance = np.diag(np.linalg.pinv(information))
-    error[rest] = np.sqrt(np.where(variance > 0, variance, np.inf))  # rounding leaves what is not told below zero
+        error[rest] = np.sqrt(np.where(variance > 0, variance, np.inf))  # rounding leaves what is not told below zero
     return Harvested(keys, ratio, error)
 
 

@@ -1,0 +1,30 @@
+"""For the site: a doctest in a docstring becomes a block of code, where Markdown would make quotations of it."""
+
+import re
+
+import griffe
+
+_DOCTEST = re.compile(r"(?:^|\n\n)((?:>>> .*\n?)(?:.+(?:\n|$))*)")
+
+
+def fenced(text: str) -> str:
+    r"""Doctests, each from its first prompt to the next empty line, between fences.
+
+    >>> print(fenced("Adds.\n\n>>> 1 + 1\n2"))
+    Adds.
+    <BLANKLINE>
+    ```python
+    >>> 1 + 1
+    2
+    ```
+    """
+    return _DOCTEST.sub(lambda found: f"\n\n```python\n{found[1].rstrip()}\n```\n", text).strip("\n")
+
+
+class Doctests(griffe.Extension):
+    """Rewrites docstrings as they are collected."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
+        """Fence the doctests of one object."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)

@@ -7,6 +7,9 @@ import griffe
 _DOCTEST = re.compile(r"(?:^|\n\n)((?:>>> .*\n?)(?:.+(?:\n|$))*)")
 
 
+_ROLE = re.compile(r":(?:class|func|meth|mod|math):`")  # Sphinx's way to name things; Markdown has backticks
+
+
 def fenced(text: str) -> str:
     r"""Doctests, each from its first prompt to the next empty line, between fences.
 
@@ -18,6 +21,7 @@ def fenced(text: str) -> str:
     2
     ```
     """
+    text = _ROLE.sub("`", text)
     return _DOCTEST.sub(lambda found: f"\n\n```python\n{found[1].rstrip()}\n```\n", text).strip("\n")
 
 

@@ -132,13 +132,8 @@ def checked_ids(name: str, context: Mapping[str, Tensor], size: int) -> Tensor:
     return ids
 
 
-class AdditiveTower(Naive):
-    """A bias of each context id on the logit: ``observed = r + sum of b(id)``, dropped at serving.
-
-    >>> model = AdditiveTower(nn.Identity(), width=2, contexts={"position": 10})
-    >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
-    torch.Size([1])
-    """
+class _BiasTower(Naive):
+    """One number a task for every context id; how it meets relevance is up to the model."""
 
     def __init__(
         self,
@@ -152,13 +147,22 @@ class AdditiveTower(Naive):
         super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
         self.bias = ContextTables(contexts, len(self.tasks))
 
+
+class AdditiveTower(_BiasTower):
+    """A bias of each context id on the logit: ``observed = r + sum of b(id)``, dropped at serving.
+
+    >>> model = AdditiveTower(nn.Identity(), width=2, contexts={"position": 10})
+    >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
+    torch.Size([1])
+    """
+
     def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """``r + b(context)`` for the event."""
         bias: Tensor = self.bias(context)
         return relevance * self.sign + bias
 
 
-class Pal(Naive):
+class Pal(_BiasTower):
     r"""PAL: seen and then relevant, :math:`P = \sigma(b(context))\,\sigma(r)` (Guo et al. 2019), of which r is served.
 
     For a decreasing task this is the chance of the opposite event: a skip is whatever was not both seen and wanted.
@@ -167,18 +171,6 @@ class Pal(Naive):
     >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
     torch.Size([1])
     """
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        *,
-        width: int,
-        contexts: Mapping[str, int],
-        tasks: Sequence[str] = ("click",),
-        decreasing: Sequence[str] = (),
-    ) -> None:
-        super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
-        self.bias = ContextTables(contexts, len(self.tasks))
 
     def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """The logit of the product of both chances."""

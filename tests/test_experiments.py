@@ -85,13 +85,15 @@ def test_a_run_writes_numbers_table_and_verdict_and_is_not_repeated(made_up, tmp
     module, seen = made_up(MadeUp()), []
     document = runner.reproduce(["made-up"], out=tmp_path, processes=1, progress=seen.append)["made-up"]
     assert document["held"] == "held"
-    assert document["verdict"] == "Held: numbers rise."
+    assert document["verdict"] == "All parts held (1)."
+    assert document["parts"][0]["must"] == "above 0"
     assert document["command"] == "isolayer reproduce made-up"
-    assert document["seeds"] == [0, 1, 2, 3]
+    assert document["seeds"] == [1000, 1001, 1002, 1003]  # none that anything was chosen on
     assert document["rows"][0]["ours"]["value"] == pytest.approx(10.25)
     assert json.loads((tmp_path / "made-up.json").read_text()) == document | {
         "series": {"gain": [*document["series"]["gain"]]}
     }
+    assert "| numbers rise | above 0 | 10.2 [" in (tmp_path / "made-up.md").read_text()
     assert "| high | gain | +1 | +10.250% [+" in (tmp_path / "made-up.md").read_text()
     assert [(one.done, one.total) for one in seen] == [(done, 8) for done in range(9)]
     assert seen[-1].seconds_left == 0
@@ -211,8 +213,9 @@ def test_a_claim_is_as_good_as_its_worst_part_and_says_which():
     bad = Part("three", certain(-1), above=0)
     assert Result((), (good, weak)).held == "held in direction"
     result = Result((), (good, weak, bad), note="Mind this.")
-    assert result.held == "did not hold"
-    assert result.verdict == "Held: one. Held in direction: two. Did not hold: three. Mind this."
+    assert result.held == "held in part"
+    assert Result((), (weak, bad)).held == "did not hold"
+    assert result.verdict == "1 of 3 parts held. Held in direction: two. Did not hold: three. Mind this."
 
 
 def test_the_page_tells_what_was_run_and_what_was_not(made_up, tmp_path):

@@ -6,13 +6,23 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 
 def note(text: str) -> None:
@@ -97,20 +107,28 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+class _TimeLeft(TimeRemainingColumn):
+    # What whoever does the work says is left, or else what the pace so far makes of it.
+    def render(self, task: Task) -> Text:
+        left = task.fields.get("seconds_left")
+        return super().render(task) if left is None else Text(f"{timedelta(seconds=round(left))} left")
+
+
 @contextmanager
 def progress_bar(title: str) -> Iterator[Any]:
-    """A bar on stderr with the time left; call what it gives with (done, total, what is under way)."""
+    """A bar on stderr with the time left; call what it gives with (done, total, what is under way, seconds left)."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        _TimeLeft(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
 
-        def advance(done: int, total: int, what: str = "") -> None:
-            bar.update(task, completed=done, total=total, description=f"{title} {what}".rstrip())
+        def advance(done: int, total: int, what: str = "", seconds_left: float | None = None) -> None:
+            description = f"{title} {what}".rstrip()
+            bar.update(task, completed=done, total=total, description=description, seconds_left=seconds_left)
 
         yield advance

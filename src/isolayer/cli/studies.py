@@ -52,7 +52,7 @@ def reproduce(
             quick=quick,
             seeds=seeds,
             out=out,
-            progress=lambda now: advance(now.done, now.total, now.experiment),
+            progress=lambda now: advance(now.done, now.total, now.experiment, now.seconds_left),
             processes=processes,
             fresh=fresh,
         )

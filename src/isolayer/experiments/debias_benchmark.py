@@ -40,6 +40,7 @@ from isolayer.debias import (
     post_hoc,
 )
 from isolayer.debias.diagnose import after_training
+from isolayer.errors import need
 from isolayer.experiments.result import (
     Estimate,
     Finished,
@@ -56,7 +57,7 @@ from isolayer.layer import parameter_groups
 from isolayer.simulate import debias_feed
 
 CLAIM = "The isotonic head takes position out of relevance, where position dropout does not."
-PAPER = "Section 5, tables 3 and 4; no simulation with known relevance."
+PAPER = "section 5, tables 3 and 4; no simulation with known relevance"
 
 SETTINGS: dict[str, tuple[Any, Any, bool]] = {
     "PBM, spurious": ("position", "spurious", False),
@@ -70,8 +71,8 @@ SPURIOUS = tuple(name for name in SETTINGS if "spurious" in name)
 INFORMED = tuple(name for name in SETTINGS if "informed" in name)
 THROUGHPUT = "throughput"
 
-LISTS, LENGTH = 15_000, 10
-TEST_LISTS, TRAFFIC_LISTS = 4_000, 15_000  # traffic as long as the log, so that the diagnosis has its power
+LISTS, QUICK_LISTS, LENGTH = 15_000, 5_000, 10  # traffic is as long as the log, so that the diagnosis has its power
+TEST_LISTS = 4_000
 CONTEXTS = {"position": LENGTH, "device": 3}
 HIDDEN, WIDTH, EMBEDDING = 64, 32, 4
 RATE, EPOCHS, BATCH_LISTS = 1e-2, 5, 100
@@ -139,15 +140,15 @@ class Cell(NamedTuple):
     traffic: Rows  # more of what the logger showed
 
 
-def draw(setting: str, seed: int) -> Cell:
+def draw(setting: str, seed: int, lists: int = LISTS) -> Cell:
     """The logs of one setting."""
     bias, logger, deterministic = SETTINGS[setting]
     feed = debias_feed(bias, logger, deterministic=deterministic, seed=seed)
     rng = np.random.default_rng([seed, 1])
-    columns = feed.log(LISTS, seed=3 * seed)
+    columns = feed.log(lists, seed=3 * seed)
     columns["unbiased"] = rng.random(len(columns["click"])) < columns["relevance_click"]
     test = feed.log(TEST_LISTS, seed=3 * seed + 1, policy=lambda x: rng.random(len(x)))
-    return Cell(Rows.of(columns), Rows.of(test), Rows.of(feed.log(TRAFFIC_LISTS, seed=3 * seed + 2)))
+    return Cell(Rows.of(columns), Rows.of(test), Rows.of(feed.log(lists, seed=3 * seed + 2)))
 
 
 def network(inputs: int) -> nn.Sequential:
@@ -240,7 +241,8 @@ def ndcg(model: Model, rows: Rows) -> float:
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every setting under every seed, and a measure of speed."""
     names = (*SETTINGS, THROUGHPUT)
-    return units_of(names, quick=quick, seeds=seeds or 10, cost=lambda name: 5.0 if name == THROUGHPUT else 25.0)
+    costs = (5.0, 8.0) if quick else (5.0, 25.0)
+    return units_of(names, quick=quick, seeds=seeds or 10, cost=lambda name: costs[name != THROUGHPUT])
 
 
 def run_unit(unit: Unit) -> Numbers:
@@ -248,7 +250,8 @@ def run_unit(unit: Unit) -> Numbers:
     torch.set_num_threads(1)
     if unit.setting == THROUGHPUT:
         return {"ratio": throughput(unit.seed)}
-    cell, seed, clicks = draw(unit.setting, unit.seed), unit.seed, unit.setting.split(",")[0]
+    seed, clicks = unit.seed, unit.setting.split(",")[0]
+    cell = draw(unit.setting, seed, QUICK_LISTS if unit.quick else LISTS)
     models = {
         name: trained(make, cell.train, seed=seed, bias_rate=BIAS_RATE[clicks].get(name, 10))
         for name, make in makers(cell.train, drop=DROP[clicks]).items()
@@ -261,7 +264,7 @@ def run_unit(unit: Unit) -> Numbers:
         make = partial(dual_head, cell.train.features.shape[1], alpha=advice, anchor="joint")
         models[ADVISED] = trained(make, cell.train, seed=seed)
     numbers: Numbers = {f"ndcg {name}": ndcg(model, cell.test) for name, model in models.items()}
-    return numbers | {"advised alpha": advice} | calibration(models, cell, seed)
+    return numbers | {"advised alpha": advice} | calibration(models, cell, seed, compare=unit.first)
 
 
 def advised(model: Model, rows: Rows) -> float:
@@ -280,8 +283,11 @@ def advised(model: Model, rows: Rows) -> float:
     return diagnosis.alpha
 
 
-def calibration(models: Mapping[str, Model], cell: Cell, seed: int) -> Numbers:
-    """ECE on logged traffic of what is served, and whether the detached anchor left every relevance bit as it was."""
+def calibration(models: Mapping[str, Model], cell: Cell, seed: int, *, compare: bool) -> Numbers:
+    """ECE on logged traffic of what is served, and whether the detached anchor left every relevance bit as it was.
+
+    For the last, which ``compare`` asks for, the dual head is trained once more without the anchor.
+    """
     naive, ours = models["naive"], models[OURS]
     assert isinstance(naive, Naive)
     assert isinstance(ours, DualHead)
@@ -295,7 +301,7 @@ def calibration(models: Mapping[str, Model], cell: Cell, seed: int) -> Numbers:
     probs = {name: output["click_prob"].double().numpy() for name, output in outputs.items()}
     numbers: Numbers = {f"ece {name}": metrics.ece(prob, click) for name, prob in probs.items()}
     numbers |= {f"smooth ece {name}": metrics.smooth_ece(prob, click) for name, prob in probs.items()}
-    if seed == 0:  # the same model without the anchor
+    if compare:
         bare = dual_head(cell.train.features.shape[1])
         bare.alpha = {"click": 0.0}
         torch.manual_seed(seed)
@@ -365,6 +371,20 @@ def summarise(finished: Sequence[Finished]) -> Result:
     parts.append(Part("training is at most 15% slower than naive", speed, above=0.85))
     series = [{"setting": name, "method": method, **mean._asdict()} for (name, method), mean in means.items()]
     return Result(tuple(rows), tuple(parts), {"ndcg": series}, note="Platt and isotonic regression rank like naive.")
+
+
+def chart(series: dict[str, Any]) -> Any:
+    """How every method ranks in every setting, with intervals over seeds."""
+    alt = need("altair", "report")
+    order = list(dict.fromkeys(row["method"] for row in series["ndcg"]))
+    base = alt.Chart().encode(y=alt.Y("method:N", sort=order, title=None))
+    axis = alt.X("lower:Q", title="nDCG@10, true grade", scale=alt.Scale(zero=False))
+    interval = base.mark_rule().encode(x=axis, x2="upper:Q")
+    ours = alt.condition(alt.datum.method == OURS, alt.value("#f0a30a"), alt.value("#2457c5"))
+    point = base.mark_point(filled=True, size=60, opacity=1).encode(x="value:Q", color=ours)
+    panel = alt.layer(interval, point, data=alt.Data(values=series["ndcg"])).properties(width=230, height=210)
+    facet = alt.Facet("setting:N", title=None, sort=list(SETTINGS))
+    return panel.facet(facet, columns=3).resolve_scale(x="independent")
 
 
 def closed(finished: Sequence[Finished], setting: str, method: str) -> NDArray[np.float64]:

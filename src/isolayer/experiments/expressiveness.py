@@ -22,7 +22,7 @@ Points = NDArray[np.float64]
 STEPS = 600
 
 CLAIM = "The layer fits y = x^2 nearly perfectly, and the best monotone fit of a target that falls at the end."
-PAPER = "the two figures of section 3.4, no numbers"
+PAPER = "section 3.4, figure 2 and the one it speaks of beside it; no numbers"
 NEAR = 0.01  # largest distance that counts as near-perfect
 
 

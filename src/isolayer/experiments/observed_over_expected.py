@@ -27,7 +27,7 @@ CLAIM = (
     "The baseline under-predicts at the top (O/E above 1) and over-predicts below (O/E below 1); the debiased model is "
     "nearer to 1 at every position, most of all at position 6."
 )
-PAPER = "appendix A: O/E at position 0 1.070 and 1.060, at position 6 0.848 and 0.952, baseline and debiased"
+PAPER = "appendix A, table 5: O/E at position 0 1.070 and 1.060, at position 6 0.848 and 0.952, baseline and debiased"
 SEEDS = 8
 BIAS = {"mild": 0.3, "strong": 1.0}  # powers of the examination table; the mild one has O/E of the paper's size
 SHOWN = (0, 1, 2, 3, 6, 10)

@@ -70,17 +70,15 @@ class Experiment:
 
 
 EXPERIMENTS = (
-    Experiment(
-        "expressiveness", "Expressive power: y = x^2 and a target that falls (figures 2 and 3)", "expressiveness"
-    ),
-    Experiment("downstream", "Downstream calibration with sparse labels (table 1, stability figure)", "downstream"),
+    Experiment("expressiveness", "Expressive power: y = x^2 and a target that falls (figure 2)", "expressiveness"),
+    Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
     Experiment("offline-debiasing", "Offline debiasing: AUC and NE of Like and Click (table 3)", "offline_debiasing"),
-    Experiment("observed-over-expected", "O/E by position (appendix A)", "observed_over_expected"),
-    Experiment("learned-curves", "Learned curves by task, position and platform (appendix B)", "learned_curves"),
+    Experiment("observed-over-expected", "O/E by position (table 5)", "observed_over_expected"),
+    Experiment("learned-curves", "Learned curves by task, position and platform (figures 5 and 6)", "learned_curves"),
     Experiment("loss-weights", "Loss weights: beta from 0 to 1 (section 5.2)", "loss_weights"),
     Experiment("ab-test", "Online A/B tests on simulated traffic (tables 2 and 4)", "ab_test"),
     Experiment("per-task-isotonic", "Platt and 12 per-task isotonic regressions (section 5.3)", "per_task_isotonic"),
-    Experiment("overhead", "CPU overhead of the head, and distillation (section 5.6)", "overhead"),
+    Experiment("overhead", "CPU overhead of the head, and distillation (section 5.7)", "overhead"),
     Experiment("incremental", "Incremental training under drift, against propensities (conclusion)", "incremental"),
     Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
     Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),

@@ -5,12 +5,12 @@
     out/<name>.png         the picture, where there is one
     out/<name>/*.json      the finished units, from which an interrupted run goes on
 
-A quick run writes the same under ``out/quick``. A unit is used again only if the code of its experiment and the
-package's version are those that wrote it.
+A quick run writes the same under ``out/quick``. A unit is used again only if the code it runs is that which wrote it.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import signal
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -126,10 +126,30 @@ def _slug(unit: Unit) -> str:
 
 
 def fingerprint(experiment: Experiment) -> str:
-    """Twelve hexadecimal digits of the experiment's code, of the loop it learns by and of the package's version."""
-    files = [import_module(f"isolayer.experiments.{name}").__file__ for name in (experiment.module, "loop")]
-    text = "".join(Path(str(file)).read_text() for file in files) + version("isolayer")
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """Twelve hexadecimal digits of the experiment's code and of everything in this package that it imports."""
+    texts = sources(f"isolayer.experiments.{experiment.module}")
+    return hashlib.sha256("".join(texts[name] for name in sorted(texts)).encode()).hexdigest()[:12]
+
+
+def sources(module: str) -> dict[str, str]:
+    """Text of a module and of those of this package that it imports, directly or not, by name.
+
+    >>> "isolayer.grid" in sources("isolayer.experiments.expressiveness")
+    True
+    """
+    package, found, waiting = module.partition(".")[0], dict[str, str](), [module]
+    while waiting:
+        name = waiting.pop()
+        spec = find_spec(name)
+        if name in (package, *found) or spec is None or spec.origin is None:  # the package itself imports on demand
+            continue
+        found[name] = Path(spec.origin).read_text()
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(package):
+                inside = find_spec(node.module)
+                holds_modules = inside is not None and inside.submodule_search_locations is not None
+                waiting += [node.module, *(f"{node.module}.{one.name}" for one in node.names if holds_modules)]
+    return found
 
 
 def _run(jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]) -> dict[str, str]:
@@ -233,6 +253,8 @@ def _summarise(experiment: Experiment, jobs: list[_Job], folder: Path, command: 
 
 def _plain(result: Result) -> Document:
     rows = [{**asdict(row), "ours": row.ours._asdict()} for row in result.rows]
-    parts = [{"says": part.says, "held": part.held, **part.estimate._asdict()} for part in result.parts]
+    parts = [
+        {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict()} for part in result.parts
+    ]
     series = dict(result.series)
     return {"held": result.held, "verdict": result.verdict, "rows": rows, "parts": parts, "series": series}

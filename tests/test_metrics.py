@@ -367,6 +367,21 @@ def test_field_errors_are_their_formula():
     assert metrics.f_rce(p, y, g, w, epsilon=0.5) < metrics.f_rce(p, y, g, w)
 
 
+def test_without_epsilon_fields_without_events_are_left_out():
+    p, y, g, w = rows(12)
+    y = np.where(g == 2, 0, y)
+    kept = g != 2
+    relative = [
+        (w[g == i].sum(), abs(np.average(p[g == i], weights=w[g == i]) / np.average(y[g == i], weights=w[g == i]) - 1))
+        for i in np.unique(g[kept])
+    ]
+    weight, gap = np.array(relative).T
+    assert metrics.f_rce(p, y, g, w, epsilon=0) == pytest.approx(np.average(gap, weights=weight))
+    assert metrics.f_rce(p, y, g, w, epsilon=0) == pytest.approx(
+        metrics.f_rce(p[kept], y[kept], g[kept], w[kept], epsilon=0)
+    )
+
+
 def test_intervals_of_observed_over_expected_are_wilson_s_and_cover():
     z = NormalDist().inv_cdf(0.975)
     table = metrics.observed_over_expected([0.2] * 50, [1] * 15 + [0] * 35, [0] * 50)
@@ -574,8 +589,11 @@ ERRORS = {
     "level: expected a number between 0 and 1, got 5; try 0.05": (
         lambda: metrics.multicalibration_error([0.5], [1], [0], level=5)
     ),
-    "epsilon: expected a positive number, got 0; the papers use 0.01": (
-        lambda: metrics.f_rce([0.5], [1], [0], epsilon=0)
+    "epsilon: expected a number of at least 0, got -1; the papers use 0.01 or 0": (
+        lambda: metrics.f_rce([0.5], [1], [0], epsilon=-1)
+    ),
+    "label: expected a segment with an event, got none; use more rows or an epsilon above 0": (
+        lambda: metrics.f_rce([0.5], [0], [0], epsilon=0)
     ),
     "fields: expected at least one column, got none; name a column": lambda: metrics.mf_rce([0.5], [1], {}),
     "context: expected at least one column, got none; name a column": (

@@ -207,8 +207,8 @@ def judged(
         numbers = {
             "log loss": metrics.log_loss(p, y, w),
             "ece": metrics.ece(p, y, w, bins=100, binning="width"),
-            "f-rce": metrics.f_rce(p, y, field[kept], w),
-            "mf-rce": metrics.mf_rce(p, y, {name: column[kept] for name, column in several.items()}, w),
+            "f-rce": metrics.f_rce(p, y, field[kept], w, epsilon=0),
+            "mf-rce": metrics.mf_rce(p, y, {name: column[kept] for name, column in several.items()}, w, epsilon=0),
             "pcoc": metrics.pcoc(p, y, w),
             "auc": metrics.auc(p, y, w),
         }

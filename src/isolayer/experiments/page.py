@@ -19,13 +19,14 @@ parts held and others did not. Some parts ask for more than the paper says, such
 The data are simulated unless a study says otherwise, so figures agree with the paper's in sign and order rather than in
 size. Sizes, rates and recipes were chosen on other seeds than those reported.
 """
+REPRODUCED = "reproduced"  # the folder beside the page
 _FOLDED = 30  # rows from which on a table is folded away
 
 
 def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
     """The whole of ``docs/results.md`` from the files under ``out``: a summary of all experiments, then each in turn.
 
-    ``pictures`` is where the page finds them, such as ``"pictures/"``.
+    ``pictures`` is where the page finds them, such as ``"reproduced/"``.
 
     >>> print(results_page("a folder nobody has").splitlines()[0])
     # Results
@@ -47,13 +48,23 @@ def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
 
 
 def write_page(page: str | Path, out: str | Path = "results") -> None:
-    """Write the page of all results, and copy their pictures into a folder ``pictures`` beside it."""
+    """Bring the results under ``out`` into a folder ``reproduced`` beside the page, and write the page from there.
+
+    The folder keeps numbers and pictures, not the series that pictures were drawn from. What it has of experiments
+    that are not under ``out`` stays, so one experiment may be brought up to date by itself.
+    """
     page, out = Path(page), Path(out)
-    folder = page.parent / "pictures"
+    folder = page.parent / REPRODUCED
     folder.mkdir(parents=True, exist_ok=True)
-    for picture in sorted(out.glob("*.png")):
-        shutil.copyfile(picture, folder / picture.name)
-    page.write_text(results_page(out, pictures="pictures/"))
+    for experiment in EXPERIMENTS:
+        document = _read(out / f"{experiment.name}.json")
+        if document is None:
+            continue
+        kept = {key: value for key, value in document.items() if key != "series"}
+        (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+        if document["picture"]:
+            shutil.copyfile(out / document["picture"], folder / document["picture"])
+    page.write_text(results_page(folder, pictures=f"{REPRODUCED}/"))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -59,7 +59,8 @@ def ece_at_k(
     """ECE of what would be shown: the ``k`` highest probabilities of each query, and nothing else.
 
     Selecting the largest predictions favours the over-estimated, so a calibrated model can fail here (the winner's
-    curse). Ties at rank ``k`` go to the earlier row. ``weight`` is of the query, the same on all its rows.
+    curse). Others mean the ``k`` highest of all rows: give every row the same query. Ties at rank ``k`` go to the
+    earlier row. ``weight`` is of the query, the same on all its rows.
 
     >>> ece_at_k([0.75, 0.1, 0.75, 0.2], [1, 0, 0, 1], [0, 0, 1, 1], k=1)
     0.25

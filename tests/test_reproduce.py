@@ -1,0 +1,56 @@
+"""Every experiment, run for real at its quick size: ``isolayer reproduce all --quick``, one test an experiment.
+
+The results page that is committed is checked against the numbers committed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from isolayer.experiments import page, registry, runner
+from isolayer.experiments.result import FIRST_SEED
+
+DOCS = Path(__file__).parent.parent / "docs"
+PARTS = {"held", "held in direction", "did not hold"}
+
+
+@pytest.mark.parametrize("experiment", registry.EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_a_quick_run_comes_to_numbers_a_table_a_picture_and_a_verdict(experiment, tmp_path):
+    name, seen = experiment.name, []
+    document = runner.reproduce([name], quick=True, out=tmp_path, processes=1, progress=seen.append)[name]
+    if document["held"] == "not run":
+        pytest.skip(document["verdict"])
+    assert seen[-1].done == seen[-1].total == len(experiment.load().units(quick=True, seeds=2))
+    assert document["command"] == f"isolayer reproduce {name} --quick"
+    assert document["seeds"] in ([0], [0, 1])
+    estimates = [row["ours"] for row in document["rows"]] + document["parts"]
+    assert all(math.isfinite(one["value"]) and one["lower"] <= one["value"] <= one["upper"] for one in estimates)
+    assert {part["held"] for part in document["parts"]} <= PARTS
+    assert all(part["must"].startswith(("above", "below")) for part in document["parts"])
+    assert len({part["says"] for part in document["parts"]}) == len(document["parts"])
+    written = tmp_path / "quick"
+    assert (written / document["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert f"`{document['command']}`" in (written / f"{name}.md").read_text()
+    page.write_page(tmp_path / "results.md", written)
+    text = (tmp_path / "results.md").read_text()
+    assert f"**Outcome: {document['held']}.** {document['verdict']}" in text
+    assert (tmp_path / page.REPRODUCED / document["picture"]).exists()
+    assert f"]({page.REPRODUCED}/{document['picture']})" in text
+
+
+def test_the_committed_page_is_that_of_the_committed_numbers():
+    assert (DOCS / "results.md").read_text() == page.results_page(
+        DOCS / page.REPRODUCED, pictures=f"{page.REPRODUCED}/"
+    )
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / page.REPRODUCED).glob("*.json")), ids=lambda path: path.stem)
+def test_committed_numbers_are_of_full_runs_on_seeds_nothing_was_chosen_on(path):
+    document = json.loads(path.read_text())
+    assert document["command"] == f"isolayer reproduce {path.stem}"
+    assert document["seeds"][0] in (0, FIRST_SEED)  # 0 where nothing is drawn
+    assert not document["picture"] or (path.parent / document["picture"]).exists()

@@ -133,7 +133,7 @@ def test_soft_labels_are_shares_of_rows():
 def test_rows_outside_the_grid_read_the_curve_with_slope_one():
     cells = Cells.of(Histogram.from_arrays([-5.0, 6.0], [0, 1], grid=GRID))
     values = np.linspace(0, 8, len(KNOTS))[:, None]
-    np.testing.assert_allclose(cells.read(values), [0 - 3, 8 + 4])
+    np.testing.assert_allclose(cells.read(values), [[0 - 3, 8 + 4]])
 
 
 def test_derivatives_are_those_of_the_loss():

@@ -25,6 +25,15 @@ class Bands(NamedTuple):
         """Sum of two batches."""
         return Bands(self.diagonal + other.diagonal, self.first + other.first, self.second + other.second)
 
+    def only(self, kept: NDArray[np.bool_]) -> Bands:
+        """Some matrices of the batch; bands that all share stay."""
+        return Bands(*(band if band.shape[1] == 1 else band[:, kept] for band in self))
+
+    def dense(self) -> Floats:
+        """The matrix of a batch of one, ``[n, n]``."""
+        lower = np.diag(self.first[:, 0], -1) + np.diag(self.second[:, 0], -2)
+        return np.asarray(np.diag(self.diagonal[:, 0]) + lower + lower.T)
+
     def times(self, factor: Floats | float) -> Bands:
         """Every matrix times a number."""
         return Bands(self.diagonal * factor, self.first * factor, self.second * factor)

@@ -121,9 +121,8 @@ def _choice(part: Histogram, above: Floats, parent: NDArray[np.int64], given: St
     if given is not None:
         return Choice(given, np.zeros(grid.buckets))
     kept = _sample(part)
-    cells = Cells.of(part).only(kept) if not kept.all() else Cells.of(part)
     curves = np.ascontiguousarray(above[parent[kept]].T)
-    return choose(cells, curves, anchor=anchor, step=grid.step, share=bool(part.contexts))
+    return choose(Cells.sampled(part, kept), curves, anchor=anchor, step=grid.step, share=bool(part.contexts))
 
 
 def _sample(part: Histogram) -> NDArray[np.bool_]:
@@ -157,8 +156,8 @@ def _fit_level(
         centre = np.ascontiguousarray(curves[parent[rows]].T)
         centre += choice.shared[:, None] * _known(cells, centre)
         result = fit(cells, centre, prior, floor=floor, step=part.grid.step)
-        remains = np.minimum(result.covariance.diagonal / free, 1.0)  # how much of the parent is still in the curve
-        spread = result.covariance.diagonal * _design_effect(part, first, last)
+        remains = np.minimum(result.variance / free, 1.0)  # how much of the parent is still in the curve
+        spread = result.variance * _design_effect(part, first, last)
         out[0][rows] = result.values.T
         out[1][rows] = (spread + remains**2 * variances[parent[rows]].T).T
         out[2][rows] = cells.spread(cells.weight).T
@@ -172,7 +171,7 @@ def _fit_level(
 def _known(cells: Cells, centre: Floats) -> Floats:
     """How much the rows of a context say of its level: information / (1 + information), shape ``[contexts]``."""
     prob = 1 / (1 + np.exp(-np.clip(cells.read(centre), -700, 700)))
-    information = np.bincount(cells.context, cells.weight * prob * (1 - prob), minlength=cells.contexts)
+    information = cells.by_context(cells.weight * prob * (1 - prob))
     return np.asarray(information / (1 + information))
 
 

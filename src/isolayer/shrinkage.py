@@ -12,7 +12,6 @@ pass over rows is needed, and no folds.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -92,7 +91,7 @@ def choose(cells: Cells, parent: Floats, *, anchor: int, step: float, share: boo
         step: Distance of the knots.
         share: Whether to look for a deviation that all contexts share.
     """
-    first, thin = _thinned(cells)
+    first, thin = cells.thinned(_STRIDE)
     shared = np.zeros(cells.knots)
     at = np.arange(first, first + _STRIDE * thin.knots, _STRIDE)  # knots that are kept; some may be beyond the grid
     inside = np.minimum(at, cells.knots - 1)
@@ -101,15 +100,6 @@ def choose(cells: Cells, parent: Floats, *, anchor: int, step: float, share: boo
     strength, deviation = _evidence(thin, parent[inside] + beyond, nearest, _STRIDE * step, share)
     shared = np.interp(np.arange(cells.knots), at, deviation)
     return Choice(strength, shared)
-
-
-def _thinned(cells: Cells) -> tuple[int, Cells]:
-    """The same data on every ``_STRIDE``-th knot, and only as far as there are rows; and the first knot kept."""
-    first, last = int(cells.left.min()), int(cells.left.max()) + 1
-    knots = max(-(-(last - first) // _STRIDE) + 1, 4)
-    place = (cells.left - first + cells.fraction) / _STRIDE
-    left = np.minimum(place.astype(np.int64), knots - 2)
-    return first, replace(cells, left=left, fraction=place - left, knots=knots)
 
 
 def _evidence(cells: Cells, parent: Floats, anchor: int, step: float, share: bool) -> tuple[Strength, Floats]:
@@ -140,7 +130,8 @@ def _weighted(parts: tuple[Bands, Bands, Bands], factors: Floats) -> Bands:
 
 def _update(parts: tuple[Bands, ...], factors: Floats, deviation: Floats, prior: Bands, factor: Factor) -> Floats:
     """Strengths under which the deviations at hand are more probable."""
-    free, known = inverse_bands(factorise(prior)), inverse_bands(factor)
+    inverse = np.linalg.inv(prior.dense())
+    free, known = Bands(*(np.diag(inverse, k)[:, None] for k in range(3))), inverse_bands(factor)
     contexts, new = deviation.shape[1], np.empty(len(parts))
     for k, part in enumerate(parts):
         learned = max(float(contexts * part.inner(free)[0] - part.inner(known).sum()), 0.0)

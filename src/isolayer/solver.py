@@ -14,7 +14,7 @@ primal-dual interior-point method. How strong P should be is decided elsewhere.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -46,9 +46,12 @@ class NotConverged(RuntimeWarning):
 class Cells:
     """Occupied bins of some contexts; each reads the curve at ``v[left] (1 - f) + v[left + 1] f + offset``.
 
+    A *spot* is a context and a left knot; the few cells that share one stand in its column, in arrays of shape
+    ``[depth, spots]``, so that adding them up is adding rows. Where a spot has fewer cells the rest weigh nothing.
+
     Args:
-        context: Context of each cell, shape ``[cells]``, in ``0 .. contexts - 1``.
-        left: Knot at or left of the cell's mean logit, in ``0 .. knots - 2``.
+        context: Context of each spot, shape ``[spots]``, in ``0 .. contexts - 1``, in order.
+        left: Knot at or left of the mean logits of its cells, in ``0 .. knots - 2``, in order within a context.
         fraction: How far beyond it, in steps; in [0, 1].
         offset: What to add to the interpolated value: only for rows outside the grid, where curves have slope 1.
         weight: Weight of the cell.
@@ -71,10 +74,35 @@ class Cells:
         """Cells of the groups ``first .. last - 1`` of a histogram without folds."""
         last = histogram.groups if last is None else last
         a, b = np.searchsorted(histogram.group, [first, last])
-        weight, grid = histogram.weight[a:b], histogram.grid
-        left, fraction, offset = _place(histogram.logit[a:b] / weight, histogram.bin[a:b], grid)
-        context = histogram.group[a:b] - first
-        return cls(context, left, fraction, offset, weight, histogram.positive[a:b], last - first, grid.buckets)
+        return cls._some(histogram, slice(a, b), histogram.group[a:b] - first, last - first)
+
+    @classmethod
+    def sampled(cls, histogram: Histogram, kept: NDArray[np.bool_]) -> Cells:
+        """Cells of the groups that are kept, ``[groups]``, renumbered."""
+        cells = np.flatnonzero(kept[histogram.group])
+        return cls._some(histogram, cells, (np.cumsum(kept) - 1)[histogram.group[cells]], int(kept.sum()))
+
+    @classmethod
+    def _some(cls, histogram: Histogram, cells: slice | Ints, context: Ints, contexts: int) -> Cells:
+        weight, grid = histogram.weight[cells], histogram.grid
+        left, fraction, offset = _place(histogram.logit[cells] / weight, histogram.bin[cells], grid)
+        return cls._packed(context, left, (fraction, offset, weight, histogram.positive[cells]), contexts, grid.buckets)
+
+    @classmethod
+    def _packed(cls, context: Ints, left: Ints, columns: tuple[Floats, ...], contexts: int, knots: int) -> Cells:
+        """Cells given one after the other, sorted by context and left knot, put into their spots."""
+        key = context * knots + left
+        new = np.diff(key, prepend=-1) != 0
+        starts = np.flatnonzero(new)
+        spot = np.cumsum(new) - 1
+        rank = np.arange(len(key)) - starts[spot] if len(key) else key
+        place = rank * len(starts) + spot
+        depth = int(rank.max(initial=0)) + 1
+        packed = np.zeros((len(columns), depth * len(starts)))
+        for row, column in zip(packed, columns, strict=True):
+            row[place] = column
+        fraction, offset, weight, positive = packed.reshape(len(columns), depth, -1)
+        return cls(context[starts], left[starts], fraction, offset, weight, positive, contexts, knots)
 
     def only(self, kept: NDArray[np.bool_]) -> Cells:
         """Cells of some contexts, renumbered."""
@@ -82,54 +110,92 @@ class Cells:
         return Cells(
             context=(np.cumsum(kept) - 1)[self.context[inside]],
             left=self.left[inside],
-            fraction=self.fraction[inside],
-            offset=self.offset[inside],
-            weight=self.weight[inside],
-            positive=self.positive[inside],
+            fraction=self.fraction[:, inside],
+            offset=self.offset[:, inside],
+            weight=self.weight[:, inside],
+            positive=self.positive[:, inside],
             contexts=int(kept.sum()),
             knots=self.knots,
         )
 
+    def thinned(self, stride: int) -> tuple[int, Cells]:
+        """The same data on every ``stride``-th knot, only as far as there are rows; and the first knot kept."""
+        first, last = int(self.left.min()), int(self.left.max()) + 1
+        knots = max(-(-(last - first) // stride) + 1, 4)
+        place = ((self.left - first + self.fraction) / stride).T  # [spots, depth]: the order of context and left knot
+        left = np.minimum(place.astype(np.int64), knots - 2)
+        real = self.weight.T > 0
+        columns = (place - left, *(column.T for column in (self.offset, self.weight, self.positive)))
+        context = np.broadcast_to(self.context[:, None], real.shape)
+        kept = tuple(column[real] for column in columns)
+        return first, self._packed(context[real], left[real], kept, self.contexts, knots)
+
+    def span(self) -> tuple[int, int]:
+        """First knot that any cell reads, and one past the last; at least four."""
+        first = int(self.left.min(initial=self.knots - 2))
+        last = max(int(self.left.max(initial=0)) + 2, first + 4)
+        return max(min(first, self.knots - 4), 0), min(last, self.knots)
+
+    def within(self, first: int, last: int) -> Cells:
+        """The same cells on the knots ``first .. last - 1``, which must be all that they read."""
+        return replace(self, left=self.left - first, knots=last - first)
+
     def spread(self, amount: Floats) -> Floats:
         """Amounts of the cells, shared between the two knots around each: shape ``[knots, contexts]``."""
-        right = amount * self.fraction
-        out, beyond = self._sum(amount - right), self._sum(right)
+        right = (amount * self.fraction).sum(0)
+        out, beyond = self._at_left(amount.sum(0) - right), self._at_left(right)
         out[1:] += beyond[:-1]
         return out
 
-    def _sum(self, amount: Floats) -> Floats:
-        """Amounts of the cells, added up at their left knots: shape ``[knots, contexts]``."""
-        flat = np.bincount(self._at, amount, minlength=self.knots * self.contexts)
-        return flat.astype(np.float64, copy=False).reshape(self.knots, self.contexts)
+    def _at_left(self, amount: Floats) -> Floats:
+        """Amounts of the spots ``[spots]`` at their left knots, shape ``[knots, contexts]``."""
+        out = np.zeros(self.knots * self.contexts)
+        out[self._at] = amount
+        return out.reshape(self.knots, self.contexts)
+
+    @cached_property
+    def total(self) -> Floats:
+        """Weight of each context, shape ``[contexts]``."""
+        return self.by_context(self.weight)
 
     @cached_property
     def scale(self) -> Floats:
         """Weight of each context, at least 1: what residuals are measured by."""
-        return np.maximum(np.bincount(self.context, self.weight, minlength=self.contexts), 1.0)
+        return np.maximum(self.total, 1.0)
+
+    def by_context(self, amount: Floats) -> Floats:
+        """Amounts of the cells ``[depth, spots]``, added up by context: shape ``[contexts]``."""
+        return np.bincount(self.context, amount.sum(0), minlength=self.contexts).astype(np.float64, copy=False)
 
     @cached_property
     def touched(self) -> Floats:
         """1 where a knot is read by a cell, else 0: shape ``[knots, contexts]``."""
-        return (self.spread(np.ones(len(self.context))) > 0).astype(np.float64)
+        return (self.spread((self.weight > 0).astype(np.float64)) > 0).astype(np.float64)
 
     @cached_property
     def _at(self) -> Ints:
         return self.left * self.contexts + self.context
 
     def read(self, values: Floats) -> Floats:
-        """Logit of each cell under knot values ``[knots, contexts]``: shape ``[cells]``."""
+        """Logit of each cell under knot values ``[knots, contexts]``: shape ``[depth, spots]``."""
         flat, at = values.reshape(-1), self._at
         below = flat.take(at)
-        return below + self.fraction * (flat.take(at + self.contexts) - below) + self.offset
+        out = self.fraction * (flat.take(at + self.contexts) - below)
+        out += below
+        out += self.offset
+        return out
 
     def derivatives(self, values: Floats) -> tuple[Floats, Bands]:
         """Gradient ``[knots, contexts]`` and Hessian of the log loss at knot values ``[knots, contexts]``."""
         prob = 1 / (1 + np.exp(-np.clip(self.read(values), -700, 700)))
-        slope, bend = self.weight * prob - self.positive, self.weight * prob * (1 - prob)
+        bend = self.weight * prob
+        slope = bend - self.positive
+        bend *= 1 - prob
         beyond = bend * self.fraction
-        right, cross = self._sum(beyond), self._sum(beyond * (1 - self.fraction))
-        diagonal = self._sum(bend) - right - cross  # sums of (1 - f)^2
-        diagonal[1:] += (right - cross)[:-1]  # and of f^2, one knot on
+        right, squares = beyond.sum(0), (beyond * self.fraction).sum(0)
+        cross = self._at_left(right - squares)  # sums of f (1 - f)
+        diagonal = self._at_left(bend.sum(0) - 2 * right + squares)  # of (1 - f)^2
+        diagonal[1:] += self._at_left(squares)[:-1]  # and of f^2, one knot on
         return self.spread(slope), Bands(diagonal, cross[:-1], np.zeros((self.knots - 2, 1)))
 
 
@@ -146,13 +212,13 @@ class Fit(NamedTuple):
 
     Args:
         values: Knot values, shape ``[knots, contexts]``.
-        covariance: Bands of the posterior covariance of the values, were they free: the inverse of the Hessian.
+        variance: Posterior variance of the values, were they free: the diagonal of the Hessian's inverse.
         residual: Largest violation of the optimality conditions of each context, per unit of its weight.
         steps: Newton steps that were taken.
     """
 
     values: Floats
-    covariance: Bands
+    variance: Floats
     residual: Floats
     steps: int
 
@@ -171,8 +237,10 @@ def fit(cells: Cells, centre: Floats, penalty: Bands, *, floor: float, step: flo
         Knot values and what is known of them; warns :class:`NotConverged` if any context is not at its optimum.
     """
     centre = np.broadcast_to(centre, (cells.knots, cells.contexts))
-    deviation, residual, steps = _free(cells, centre, penalty)
-    least = floor * step
+    span = Span.of(cells, penalty)
+    read, within = cells.within(span.first, span.last), centre[span.first : span.last]
+    inner, residual, steps = _free(read, within, span.penalty)
+    deviation, least = span.extended(inner), floor * step
     tight = np.asarray((np.diff(centre + deviation, axis=0) < least).any(0))
     if tight.any():
         part, start = cells.only(tight), centre[:, tight]
@@ -187,8 +255,69 @@ def fit(cells: Cells, centre: Floats, penalty: Bands, *, floor: float, step: flo
             stacklevel=2,
         )
     values = centre + deviation
-    _, hessian = cells.derivatives(values)
-    return Fit(values, inverse_bands(factorise(hessian.plus(penalty))), residual, steps)
+    _, hessian = read.derivatives(values[span.first : span.last])
+    return Fit(values, span.variance(inverse_bands(factorise(hessian.plus(span.penalty)))), residual, steps)
+
+
+class Tail(NamedTuple):
+    """Knots beyond all cells, where the prior alone decides.
+
+    Args:
+        follow: Their deviations are this, ``[knots, 2]``, times those of the two nearest knots that are read.
+        own: Their variance when those two are known, ``[knots, 1]``.
+    """
+
+    follow: Floats
+    own: Floats
+
+    def variance(self, left: Floats, both: Floats, right: Floats) -> Floats:
+        """Variance ``[knots, contexts]`` from the variances ``[contexts]`` and covariance of those two knots."""
+        one, two = self.follow[:, :1], self.follow[:, 1:]
+        return self.own + one**2 * left + 2 * one * two * both + two**2 * right
+
+
+class Span(NamedTuple):
+    """The knots that cells read, and what follows from them: exact, and cheaper than solving for knots without rows.
+
+    Args:
+        first: The first of them.
+        last: One past the last.
+        penalty: The prior's precision on them, the knots beyond having been minimised out.
+        below: The knots before them.
+        above: The knots after them.
+    """
+
+    first: int
+    last: int
+    penalty: Bands
+    below: Tail
+    above: Tail
+
+    @classmethod
+    def of(cls, cells: Cells, penalty: Bands) -> Span:
+        """The span of some cells under a penalty that is a batch of one."""
+        first, last = cells.span()
+        matrix = penalty.dense()
+        inside = matrix[first:last, first:last].copy()
+        tails = []
+        for beyond, edge in ((slice(0, first), slice(first, first + 2)), (slice(last, None), slice(last - 2, last))):
+            block, link = matrix[beyond, beyond], matrix[beyond, edge]
+            follow = np.asarray(-np.linalg.solve(block, link), np.float64)
+            at = slice(edge.start - first, edge.stop - first)
+            inside[at, at] += link.T @ follow
+            tails.append(Tail(follow, np.diag(np.linalg.inv(block))[:, None]))
+        return cls(first, last, Bands(*(np.diag(inside, k)[:, None].copy() for k in range(3))), *tails)
+
+    def extended(self, deviation: Floats) -> Floats:
+        """Deviations at all knots from those within."""
+        return np.concatenate([self.below.follow @ deviation[:2], deviation, self.above.follow @ deviation[-2:]])
+
+    def variance(self, covariance: Bands) -> Floats:
+        """Variances at all knots from the covariance of those within."""
+        diagonal, beside, _ = covariance
+        below = self.below.variance(diagonal[0], beside[0], diagonal[1])
+        above = self.above.variance(diagonal[-2], beside[-1], diagonal[-1])
+        return np.concatenate([below, diagonal, above])
 
 
 def newton(cells: Cells, centre: Floats, deviation: Floats, penalty: Bands) -> tuple[Floats, Floats, Factor]:
@@ -207,19 +336,23 @@ def _shortening(cells: Cells, move: Floats) -> Floats:
 
 def _free(cells: Cells, centre: Floats, penalty: Bands) -> tuple[Floats, Floats, int]:
     """Deviations at the optimum without constraints, residuals, and steps taken."""
-    deviation, residual = np.zeros((cells.knots, cells.contexts)), np.full(cells.contexts, np.inf)
-    active, left, part = np.arange(cells.contexts), cells, deviation.copy()
+    out, residual = np.zeros((cells.knots, cells.contexts)), np.full(cells.contexts, np.inf)
+    active, problem, part = np.arange(cells.contexts), Problem(cells, centre, penalty), out
     for step in range(_STEPS):
-        moved, gradient, _ = newton(left, centre[:, active], part, penalty)
-        residual[active] = np.abs(gradient).max(0) / left.scale
-        deviation[:, active] = part  # the residual is that of the point before the step
-        open_ = residual[active] > TOLERANCE
-        if not open_.any():
-            return deviation, residual, step
-        part = moved
+        gradient, hessian = problem.derivatives(part)
+        error = np.abs(gradient).max(0) / problem.cells.scale
+        open_ = error > TOLERANCE
+        if not open_.any() or step == _STEPS - 1:
+            break
         if open_.sum() < 0.7 * len(active):
-            left, active, part = left.only(open_), active[open_], part[:, open_]
-    return deviation, residual, _STEPS
+            out[:, active], residual[active] = part, error
+            active, problem, part = active[open_], problem.only(open_), part[:, open_]
+            gradient, hessian = gradient[:, open_], hessian.only(open_)
+        move = solve(factorise(hessian), -gradient)
+        move *= _shortening(problem.cells, move)
+        part = part + move
+    out[:, active], residual[active] = part, error
+    return out, residual, step
 
 
 def _interior(
@@ -240,7 +373,7 @@ def _interior(
         if not open_.all():  # a finished context that went on would run into its constraints
             active, problem = active[open_], problem.only(open_)
             point, gradient = Point(*(part[:, open_] for part in point)), gradient[:, open_]
-            hessian = Bands(hessian.diagonal[:, open_], hessian.first[:, open_], hessian.second)
+            hessian = hessian.only(open_)
         point = _move(problem, point, gradient, hessian)
     return out, residual, _STEPS
 

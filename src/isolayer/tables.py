@@ -112,7 +112,8 @@ def histogram_of(
                 f'on_bad_rows="drop". To see some: {query}'
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
-    return _histogram(cells.filter(pc.greater_equal(cells["bin"], 0)), reading), bad
+    kept = pc.greater_equal(cells["bin"], 0)
+    return _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), reading), bad
 
 
 def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> Table:
@@ -324,17 +325,23 @@ def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
     sizes = [len(vocabulary) for vocabulary, _ in coded]
     parts, group = combine([codes for _, codes in coded], sizes, len(cells))
     keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
-    fold = cells["fold"].to_numpy() if "fold" in cells.column_names else np.zeros(len(cells), np.int64)
-    at = cells["bin"].to_numpy().astype(np.int64)
-    names = ("count", "weight", "weight_squared", "positive", "logit")  # where nothing is weighted, weights are counts
-    present = [name if name in cells.column_names else "count" for name in names]
-    sums = [cells[name].to_numpy().astype(np.float64) for name in present]
+    fold = cells["fold"].to_numpy().astype(np.int8) if "fold" in cells.column_names else np.zeros(len(cells), np.int8)
+    at = cells["bin"].to_numpy().astype(np.int16)
+    names = ("count", "weight", "weight_squared", "positive", "logit")
+    present = {name: cells[name].to_numpy() for name in names if name in cells.column_names}
     groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1
     order = _order((group * folds + fold) * bins(reading.grid) + at, groups * folds * bins(reading.grid))
     if order is None:
-        return Histogram._gather(reading.grid, reading.contexts, keys, (group, fold, at), [*sums])
-    place = group[order], fold[order].astype(np.int8), at[order].astype(np.int16)
-    return Histogram(reading.grid, reading.contexts, keys, *place, *(column[order] for column in sums))
+        place, sums = (group, fold, at), {name: column.astype(np.float64) for name, column in present.items()}
+        counts = sums["count"]  # where nothing is weighted, weights are counts
+        return Histogram._gather(
+            reading.grid, reading.contexts, keys, place, [sums.get(name, counts) for name in names]
+        )
+    totals = {name: column[order].astype(np.float64, copy=False) for name, column in present.items()}
+    place = group[order], fold[order], at[order]
+    return Histogram(
+        reading.grid, reading.contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names)
+    )
 
 
 def _fast(column: pa.ChunkedArray) -> Any:
@@ -347,7 +354,7 @@ def _order(cell: NDArray[np.int64], size: int) -> NDArray[np.int64] | None:
     if size > max(_DENSE, 16 * len(cell)):
         order = np.argsort(cell)
         return order if (np.diff(cell[order]) > 0).all() else None
-    place = np.full(size, -1)
-    place[cell] = np.arange(len(cell))
-    order = place[place >= 0]
+    place: NDArray[Any] = np.full(size, -1, np.int32 if len(cell) < 2**31 else np.int64)
+    place[cell] = np.arange(len(cell), dtype=place.dtype)
+    order = place[place >= 0].astype(np.int64)
     return order if len(order) == len(cell) else None

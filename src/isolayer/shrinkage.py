@@ -130,8 +130,7 @@ def _weighted(parts: tuple[Bands, Bands, Bands], factors: Floats) -> Bands:
 
 def _update(parts: tuple[Bands, ...], factors: Floats, deviation: Floats, prior: Bands, factor: Factor) -> Floats:
     """Strengths under which the deviations at hand are more probable."""
-    inverse = np.linalg.inv(prior.dense())
-    free, known = Bands(*(np.diag(inverse, k)[:, None] for k in range(3))), inverse_bands(factor)
+    free, known = inverse_bands(factorise(prior)), inverse_bands(factor)  # by one algorithm: they may be nearly equal
     contexts, new = deviation.shape[1], np.empty(len(parts))
     for k, part in enumerate(parts):
         learned = max(float(contexts * part.inner(free)[0] - part.inner(known).sum()), 0.0)

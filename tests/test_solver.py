@@ -74,6 +74,38 @@ def test_the_free_optimum_is_that_of_lbfgs(seed, strength):
     assert objective(ours, cells, KNOTS, prior) <= theirs.fun + 1e-9
 
 
+@pytest.mark.parametrize("strength", [Strength(1, 1, 1), Strength(2, 0.01, 30), Strength(1e-3, 40, 0)])
+@pytest.mark.parametrize("centre", [-3.0, 0.0, 9.0])
+def test_knots_without_rows_are_where_the_prior_wants_them(strength, centre):
+    """The solver leaves knots out that no row reads; gradient and variance are those of the whole problem all the same."""
+    rng, wide = np.random.default_rng(1), Grid(lower=-6, upper=6, step=0.5)
+    knots = wide.knots[1:]
+    logit, context = rng.normal(centre, 0.6, 400), rng.integers(0, 3, 400)
+    cells = Cells.of(Histogram.from_arrays(logit, rng.random(400) < 0.3, {"c": context}, grid=wide))
+    prior = penalty(strength, 3, wide)
+    result = fit(cells, knots[:, None], prior, floor=-1e9, step=wide.step)
+    slope, hessian = cells.derivatives(result.values)
+    np.testing.assert_allclose(slope + prior.apply(result.values - knots[:, None]), 0, atol=2e-5)
+    for one in range(3):
+        whole = Bands(hessian.diagonal[:, [one]], hessian.first[:, [one]], hessian.second).plus(prior).dense()
+        np.testing.assert_allclose(result.variance[:, one], np.diag(np.linalg.inv(whole)), rtol=1e-6)
+
+
+def test_cells_of_one_spot_stand_in_one_column():
+    rows = Histogram.from_arrays(
+        [0.05, 0.2, 0.3, 0.45, 1.2, 0.1], [0, 1, 1, 0, 1, 1], {"c": [0, 0, 0, 0, 0, 1]}, grid=GRID
+    )
+    cells = Cells.of(rows)
+    assert cells.context.tolist() == [0, 0, 1]
+    assert cells.weight.sum() == 6
+    np.testing.assert_allclose(cells.total, [5, 1])
+    np.testing.assert_allclose(cells.spread(cells.weight).sum(0), [5, 1])
+    at = KNOTS[cells.left] + GRID.step * cells.fraction
+    np.testing.assert_allclose(np.sort(at[cells.weight > 0]), [0.05, 0.1, 0.2, 0.3, 0.45, 1.2])
+    alone = Cells.sampled(rows, np.array([False, True]))
+    np.testing.assert_allclose(alone.spread(alone.positive), cells.spread(cells.positive)[:, 1:])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_constrained_optimum_is_that_of_trust_constr(seed):
     rng = np.random.default_rng(seed)

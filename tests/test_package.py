@@ -28,6 +28,7 @@ ORDER = [
     "frames",
     "histogram",
     "banded",
+    "cells",
     "solver",
     "shrinkage",
     "hierarchy",

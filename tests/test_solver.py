@@ -10,10 +10,11 @@ from scipy.optimize import LinearConstraint, minimize
 from sklearn.isotonic import IsotonicRegression
 
 from isolayer.banded import Bands
+from isolayer.cells import Cells
 from isolayer.grid import Grid
 from isolayer.histogram import Histogram
 from isolayer.shrinkage import Strength, penalty
-from isolayer.solver import TOLERANCE, Cells, NotConverged, fit
+from isolayer.solver import TOLERANCE, NotConverged, fit
 
 GRID = Grid(lower=-2, upper=2, step=0.5)
 KNOTS = GRID.knots[1:]
@@ -77,7 +78,7 @@ def test_the_free_optimum_is_that_of_lbfgs(seed, strength):
 @pytest.mark.parametrize("strength", [Strength(1, 1, 1), Strength(2, 0.01, 30), Strength(1e-3, 40, 0)])
 @pytest.mark.parametrize("centre", [-3.0, 0.0, 9.0])
 def test_knots_without_rows_are_where_the_prior_wants_them(strength, centre):
-    """The solver leaves knots out that no row reads; gradient and variance are those of the whole problem all the same."""
+    """Knots that no row reads are left out of the solving; gradient and variance are still those of the whole."""
     rng, wide = np.random.default_rng(1), Grid(lower=-6, upper=6, step=0.5)
     knots = wide.knots[1:]
     logit, context = rng.normal(centre, 0.6, 400), rng.integers(0, 3, 400)

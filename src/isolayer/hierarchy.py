@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.banded import factorise, inverse_bands
+from isolayer.cells import Cells
 from isolayer.errors import InputError
 from isolayer.histogram import Histogram
 from isolayer.shrinkage import Choice, Strength, choose, penalty
-from isolayer.solver import Cells, fit
+from isolayer.solver import fit
 
 Floats = NDArray[np.float64]
 Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]]

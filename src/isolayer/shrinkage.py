@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.banded import Bands, Factor, factorise, gram, inverse_bands, solve
+from isolayer.cells import Cells
 from isolayer.grid import Grid
-from isolayer.solver import Cells, newton
+from isolayer.solver import newton
 
 Floats = NDArray[np.float64]
 

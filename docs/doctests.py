@@ -1,4 +1,4 @@
-"""For the site: a doctest in a docstring becomes a block of code, where Markdown would make quotations of it."""
+"""For the site: docstrings as Markdown, doctests as blocks of code and formulas between dollars."""
 
 import re
 
@@ -7,7 +7,9 @@ import griffe
 _DOCTEST = re.compile(r"(?:^|\n\n)((?:>>> .*\n?)(?:.+(?:\n|$))*)")
 
 
-_ROLE = re.compile(r":(?:class|func|meth|mod|math):`")  # Sphinx's way to name things; Markdown has backticks
+_ROLE = re.compile(r":(?:class|func|meth|mod):`")  # Sphinx's way to name things; Markdown has backticks
+_FORMULA = re.compile(r":math:`([^`]*)`")
+_BLOCK = re.compile(r"^\.\. math:: *((?:.+(?:\n|$))(?:[ ]+.+(?:\n|$))*)", re.MULTILINE)
 
 
 def fenced(text: str) -> str:
@@ -21,6 +23,8 @@ def fenced(text: str) -> str:
     2
     ```
     """
+    text = _BLOCK.sub(lambda found: f"$${' '.join(found[1].split())}$$\n", text)
+    text = _FORMULA.sub(lambda found: f"${' '.join(found[1].split())}$", text)
     text = _ROLE.sub("`", text)
     return _DOCTEST.sub(lambda found: f"\n\n```python\n{found[1].rstrip()}\n```\n", text).strip("\n")
 

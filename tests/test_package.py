@@ -35,6 +35,7 @@ ORDER = [
     "curves",
     "artefact",
     "sources",
+    "table_sums",
     "tables",
     "export_sql",
     "export_onnx",
@@ -131,3 +132,15 @@ def test_every_command_is_documented():
         name = command.__name__
         assert f"## isolayer {name}" in reference, f"docs/cli.md has no section for {name}"
         assert inspect.getdoc(command), f"{name} has no help"
+
+
+@pytest.mark.parametrize(
+    "module", ["isolayer", "isolayer.debias", "isolayer.metrics", "isolayer.report", "isolayer.simulate"]
+)
+def test_the_reference_names_everything_public(module):
+    pages = "".join(page.read_text() for page in (SOURCE.parents[1] / "docs").glob("api*.md"))
+    public = importlib.import_module(module)
+    for name in public.__all__:
+        value = getattr(public, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert f"::: {value.__module__}.{name}\n" in pages, f"{module}.{name} is in no page of the reference"

@@ -13,6 +13,7 @@ from curve_examples import GRID, columns, fitted, questions
 from isolayer.curves import Curves
 from isolayer.export_sql import apply_table, to_sql
 from isolayer.histogram import Histogram
+from isolayer.metrics import BinSums, SegmentSums, Sums
 from isolayer.tables import Reading, fold_of, histogram_of
 
 pytestmark = [
@@ -71,6 +72,17 @@ def test_spark_sums_what_numpy_sums(backend, spark, tmp_path):
     np.testing.assert_allclose(got.logit, want.logit, rtol=0, atol=1e-9)
     one, two = (Curves.from_histogram(histogram.folded()) for histogram in (got, want))
     np.testing.assert_allclose(one.values, two.values, rtol=0, atol=1e-9)
+
+
+def test_spark_measures_what_numpy_measures(backend, spark, tmp_path):
+    rng = np.random.default_rng(0)
+    prob = rng.beta(1, 6, 2000)
+    data = {"prob": prob, "label": (rng.random(2000) < prob).astype(np.int8), "day": np.arange(2000) % 3}
+    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    assert Sums.from_table(table).log_loss == pytest.approx(Sums.from_rows(prob, data["label"]).log_loss, rel=1e-12)
+    there, here = SegmentSums.from_table(table, segment="day"), SegmentSums.from_rows(prob, data["label"], data["day"])
+    np.testing.assert_allclose(there.squared_error, here.squared_error, rtol=1e-12)
+    assert BinSums.from_table(table).auc == pytest.approx(BinSums.from_rows(prob, data["label"]).auc, abs=1e-6)
 
 
 def test_spark_counts_bad_rows(backend, spark, tmp_path):

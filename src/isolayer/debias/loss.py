@@ -19,7 +19,7 @@ Labels = Mapping[str, Tensor]
 class Heads(NamedTuple):
     """What a debiasing model says of one task, each ``[batch]``.
 
-    Args:
+    Attributes:
         relevance_logit: What is ranked by; higher is more relevant, for a decreasing task too.
         observed_logit: Logit of the logged label in the context it was shown in.
         served_logit: Logit of the probability that would be served, context unknown.

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.metrics.rows import Codes, Floats, both_classes, labels, probs, summed, weights
 from isolayer.metrics.sums import over
 
@@ -57,7 +57,7 @@ class BinSums:
         """Sums of a batch over ``bins`` fixed bins of equal width in logit on ``[-20, 20]``.
 
         Means within a bin are kept exactly; which rows of a bin scored higher is forgotten. A bin is at most
-        ``10 / bins`` wide in probability. From a table, fill the fields with ``SUM(...) GROUP BY`` any increasing bins.
+        ``10 / bins`` wide in probability.
         """
         p = probs(prob)
         y, w = labels(label, len(p)), weights(weight, len(p))
@@ -66,6 +66,24 @@ class BinSums:
             logit = np.log(p) - np.log1p(-p)  # -inf and inf fall in the end bins
         place = (np.clip(logit, -LOGIT_LIMIT, LOGIT_LIMIT) + LOGIT_LIMIT) * (bins / (2 * LOGIT_LIMIT))
         return cls._of(np.minimum(place.astype(np.intp), bins - 1), bins, p, y, w)
+
+    @classmethod
+    def from_table(
+        cls, table: Any, *, prob: str = "prob", label: str = "label", weight: str | None = None, bins: int = 4096
+    ) -> BinSums:
+        """The same sums of a table, computed where it lives.
+
+        Args:
+            table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+            prob: Column of predicted probabilities.
+            label: Column of labels in [0, 1].
+            weight: Column of weights, or None.
+            bins: How many bins.
+        """
+        need("ibis", "data")
+        from isolayer.table_sums import bin_sums_of
+
+        return bin_sums_of(table, prob=prob, label=label, weight=weight, bins=bins)
 
     @classmethod
     def of_distinct(cls, prob: Any, label: Any, weight: Any = None) -> BinSums:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.metrics.rows import PROB_FLOOR, Floats, both_classes, codes, finite, labels, probs, summed, weights
 
 
@@ -93,6 +93,21 @@ class Sums:
         y, w = labels(label, len(z)), weights(weight, len(z))
         return cls(*(float(column @ w) for column in _columns(sigmoid(z), y, logit_loss(z, y))))
 
+    @classmethod
+    def from_table(cls, table: Any, *, prob: str = "prob", label: str = "label", weight: str | None = None) -> Sums:
+        """The same sums of a table, computed where it lives.
+
+        Args:
+            table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+            prob: Column of predicted probabilities.
+            label: Column of labels in [0, 1].
+            weight: Column of weights, or None.
+        """
+        need("ibis", "data")
+        from isolayer.table_sums import sums_of
+
+        return sums_of(table, prob=prob, label=label, weight=weight)
+
     def merge(self, other: Sums) -> Sums:
         """The sums of both sets of rows; ``a + b`` is the same."""
         return Sums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -163,6 +178,24 @@ class SegmentSums:
         code, key = codes("segment", segment, len(p))
         sums = (summed(code, column * w, len(key)) for column in _columns(p, y, row_loss(p, y)))
         return cls(key, *sums)
+
+    @classmethod
+    def from_table(
+        cls, table: Any, *, prob: str = "prob", label: str = "label", segment: str, weight: str | None = None
+    ) -> SegmentSums:
+        """The same sums of a table, by one of its columns, computed where it lives.
+
+        Args:
+            table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+            prob: Column of predicted probabilities.
+            label: Column of labels in [0, 1].
+            segment: Column of segments.
+            weight: Column of weights, or None.
+        """
+        need("ibis", "data")
+        from isolayer.table_sums import segment_sums_of
+
+        return segment_sums_of(table, prob=prob, label=label, segment=segment, weight=weight)
 
     def merge(self, other: SegmentSums) -> SegmentSums:
         """The sums of both sets of rows, over the segments of either; ``a + b`` is the same."""

@@ -1,0 +1,138 @@
+SELECT
+  "t1"."device",
+  "t1"."position",
+  "t1"."fold",
+  "t1"."bin",
+  COUNT(*) AS "count",
+  SUM("t1"."weight") AS "weight",
+  SUM("t1"."weight" * "t1"."weight") AS "weight_squared",
+  SUM("t1"."weight" * "t1"."label") AS "positive",
+  SUM("t1"."weight" * "t1"."logit") AS "logit"
+FROM (
+  SELECT
+    "t0"."device",
+    "t0"."position",
+    IFF(
+      "t0"."score" BETWEEN -1E+300 AND 1e+300,
+      (
+        (
+          (
+            (
+              (
+                (
+                  (
+                    CAST(FLOOR((
+                      LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                    ) * 1099511627776.0) AS BIGINT) % 2147483647
+                  ) * 48271
+                ) + (
+                  CAST((
+                    CAST(FLOOR((
+                      LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                    ) * 1099511627776.0) AS BIGINT) - (
+                      CAST(FLOOR((
+                        LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                      ) * 1099511627776.0) AS BIGINT) % 2147483647
+                    )
+                  ) / 2147483647 AS BIGINT) * 69621
+                ) + 12345
+              ) % 2147483647
+            ) * (
+              (
+                (
+                  (
+                    CAST(FLOOR((
+                      LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                    ) * 1099511627776.0) AS BIGINT) % 2147483647
+                  ) * 48271
+                ) + (
+                  CAST((
+                    CAST(FLOOR((
+                      LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                    ) * 1099511627776.0) AS BIGINT) - (
+                      CAST(FLOOR((
+                        LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                      ) * 1099511627776.0) AS BIGINT) % 2147483647
+                    )
+                  ) / 2147483647 AS BIGINT) * 69621
+                ) + 12345
+              ) % 2147483647
+            )
+          ) + (
+            (
+              (
+                (
+                  CAST(FLOOR((
+                    LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                  ) * 1099511627776.0) AS BIGINT) % 2147483647
+                ) * 48271
+              ) + (
+                CAST((
+                  CAST(FLOOR((
+                    LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                  ) * 1099511627776.0) AS BIGINT) - (
+                    CAST(FLOOR((
+                      LEAST(GREATEST("t0"."score", -4096.0), 4096.0) + 4096.0
+                    ) * 1099511627776.0) AS BIGINT) % 2147483647
+                  )
+                ) / 2147483647 AS BIGINT) * 69621
+              ) + 12345
+            ) % 2147483647
+          )
+        ) % 2147483647
+      ) % 5,
+      0
+    ) AS "fold",
+    CAST(IFF(
+      "t0"."score" BETWEEN 0.0 AND 1.0
+      AND CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0
+      AND "t0"."weight" BETWEEN 0.0 AND 1e+300,
+      IFF(
+        "t0"."weight" > 0.0,
+        CAST(CAST(FLOOR(
+          LEAST(
+            GREATEST(
+              (
+                LN(
+                  LEAST(GREATEST("t0"."score", 1e-15), 0.999999999999999) / (
+                    1.0 - LEAST(GREATEST("t0"."score", 1e-15), 0.999999999999999)
+                  )
+                ) - -17.0
+              ) * 20.0,
+              -1.0
+            ),
+            500.0
+          )
+        ) AS BIGINT) AS INT) + 1,
+        -1
+      ),
+      CASE
+        WHEN NOT (
+          COALESCE("t0"."score" BETWEEN 0.0 AND 1.0, FALSE)
+        )
+        THEN -2
+        WHEN NOT (
+          COALESCE(CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0, FALSE)
+        )
+        THEN -3
+        WHEN NOT (
+          COALESCE("t0"."weight" BETWEEN 0.0 AND 1e+300, FALSE)
+        )
+        THEN -4
+        ELSE -2
+      END
+    ) AS INT) AS "bin",
+    CAST("t0"."label" AS DOUBLE) AS "label",
+    LN(
+      LEAST(GREATEST("t0"."score", 1e-15), 0.999999999999999) / (
+        1.0 - LEAST(GREATEST("t0"."score", 1e-15), 0.999999999999999)
+      )
+    ) AS "logit",
+    "t0"."weight"
+  FROM "logs" AS "t0"
+) AS "t1"
+GROUP BY
+  1,
+  2,
+  3,
+  4

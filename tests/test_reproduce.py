@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +45,24 @@ def test_a_quick_run_comes_to_numbers_a_table_a_picture_and_a_verdict(experiment
     assert f"**Outcome: {document['held']}.** {document['verdict']}" in text
     assert (tmp_path / page.REPRODUCED / document["picture"]).exists()
     assert f"]({page.REPRODUCED}/{document['picture']})" in text
+
+
+def test_an_interrupted_run_keeps_what_was_finished_and_says_so(tmp_path):
+    command = [sys.executable, "-m", "isolayer", "reproduce", "incremental", "--quick", "--out", str(tmp_path)]
+    started = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(started.pid, signal.SIGINT)  # as a terminal does, to the run and to its workers
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "interrupted: what was finished is kept" in said
+    assert "Traceback" not in said
+    saved = [json.loads(path.read_text()) for path in tmp_path.rglob("*.json")]
+    assert 1 <= len(saved) < len(registry.find(["incremental"])[0].load().units(quick=True))
+    assert all(one["numbers"] for one in saved)
 
 
 def test_the_committed_page_is_that_of_the_committed_numbers():

@@ -46,16 +46,20 @@ def reproduce(
         known = registry.EXPERIMENTS
         show_table({"name": [e.name for e in known], "what": [e.title for e in known]}, as_json=json)
         return
-    with progress_bar("reproduce") as advance:
-        documents = runner.reproduce(
-            names,
-            quick=quick,
-            seeds=seeds,
-            out=out,
-            progress=lambda now: advance(now.done, now.total, now.experiment, now.seconds_left),
-            processes=processes,
-            fresh=fresh,
-        )
+    try:
+        with progress_bar("reproduce") as advance:
+            documents = runner.reproduce(
+                names,
+                quick=quick,
+                seeds=seeds,
+                out=out,
+                progress=lambda now: advance(now.done, now.total, now.experiment, now.seconds_left),
+                processes=processes,
+                fresh=fresh,
+            )
+    except KeyboardInterrupt:
+        note(f"interrupted: what was finished is kept in {out}; the same command goes on from there")
+        raise typer.Exit(130) from None
     columns = {"experiment": list(documents)}
     columns |= {key: [one[key] for one in documents.values()] for key in ("held", "verdict")}
     show_table(columns, as_json=json)

@@ -180,7 +180,7 @@ def _outcomes(jobs: list[_Job], processes: int) -> Iterator[tuple[_Job, str]]:
         for future in as_completed(of):
             yield of[future], future.result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)  # units that run are finished and saved, the others left
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and lets units finish
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a word; finished units are saved, this one is not
     torch.set_num_threads(1)
 
 

@@ -26,6 +26,7 @@ from isolayer.debias.baselines import Naive, PositionDropout
 from isolayer.debias.heads import DualHead
 from isolayer.debias.serving import Serving
 from isolayer.errors import need
+from isolayer.experiments.charts import intervals, records
 from isolayer.experiments.loop import WIDTH, as_log, network, train
 from isolayer.experiments.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 from isolayer.simulate import DOWNSTREAM, TASKS, Feed, Policy, Population, PositionBased, UserMetrics, closed_loop
@@ -269,7 +270,7 @@ def _note(finished: Sequence[Finished]) -> str:
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:
-    columns: dict[str, list[Any]] = {name: [] for name in ("test", "arm", "metric", "lift", "lower", "upper")}
+    columns: dict[str, list[Any]] = {name: [] for name in ("test", "arm", "metric", "value", "lower", "upper")}
     for setting, arms in ARMS.items():
         for arm in arms:
             for metric in METRICS[setting]:
@@ -281,12 +282,18 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 
 def chart(series: dict[str, Any]) -> Any:
-    """Lift of every arm and metric with its interval over seeds."""
-    alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart().encode(y=alt.Y("arm:N", title=None))
-    interval = base.mark_rule().encode(x=alt.X("lower:Q", title="lift over control, %"), x2="upper:Q")
-    point = base.mark_point(filled=True, size=60).encode(x="lift:Q", color=alt.Color("test:N", title=None))
-    zero = alt.Chart().mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
-    panel = alt.layer(zero, interval, point, data=alt.Data(values=rows)).properties(width=220, height=110)
-    return panel.facet(alt.Facet("metric:N", title=None), columns=3)
+    """Lift of every arm and metric with its interval over seeds, the two tests one below the other."""
+    rows, title = records(series), "lift over control, %"
+    tests = [
+        intervals(
+            [row for row in rows if row["test"] == test],
+            y="arm",
+            panel="metric",
+            order=arms,
+            title=title,
+            columns=4,
+            zero=True,
+        )
+        for test, arms in ARMS.items()
+    ]
+    return need("altair", "report").vconcat(*tests)

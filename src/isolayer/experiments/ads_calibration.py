@@ -25,7 +25,7 @@ from isolayer import datasets, metrics
 from isolayer.baselines import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves import prob_of
-from isolayer.errors import need
+from isolayer.experiments.charts import intervals, records
 from isolayer.experiments.data import data_path
 from isolayer.experiments.deepfm import field_ids, fitted_logits
 from isolayer.experiments.resampling import difference, draws
@@ -276,10 +276,4 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Log loss, ECE and F-RCE of every method with intervals."""
-    alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=list(METHODS), title=None))
-    interval = base.mark_rule().encode(x=alt.X("lower:Q", title=None, scale=alt.Scale(zero=False)), x2="upper:Q")
-    point = base.mark_point(filled=True, size=60).encode(x="value:Q")
-    panel = alt.layer(interval, point, data=alt.Data(values=rows)).properties(width=210, height=140)
-    return panel.facet(alt.Facet("panel:N", title=None), columns=3).resolve_scale(x="independent")
+    return intervals(records(series), y="method", panel="panel", order=METHODS, columns=3, ours=METHODS[-1])

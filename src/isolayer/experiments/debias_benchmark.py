@@ -40,7 +40,7 @@ from isolayer.debias import (
     post_hoc,
 )
 from isolayer.debias.diagnose import after_training
-from isolayer.errors import need
+from isolayer.experiments.charts import intervals
 from isolayer.experiments.result import (
     Estimate,
     Finished,
@@ -375,16 +375,9 @@ def summarise(finished: Sequence[Finished]) -> Result:
 
 def chart(series: dict[str, Any]) -> Any:
     """How every method ranks in every setting, with intervals over seeds."""
-    alt = need("altair", "report")
-    order = list(dict.fromkeys(row["method"] for row in series["ndcg"]))
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=order, title=None))
-    axis = alt.X("lower:Q", title="nDCG@10, true grade", scale=alt.Scale(zero=False))
-    interval = base.mark_rule().encode(x=axis, x2="upper:Q")
-    ours = alt.condition(alt.datum.method == OURS, alt.value("#f0a30a"), alt.value("#2457c5"))
-    point = base.mark_point(filled=True, size=60, opacity=1).encode(x="value:Q", color=ours)
-    panel = alt.layer(interval, point, data=alt.Data(values=series["ndcg"])).properties(width=230, height=210)
-    facet = alt.Facet("setting:N", title=None, sort=list(SETTINGS))
-    return panel.facet(facet, columns=3).resolve_scale(x="independent")
+    rows = series["ndcg"]
+    order = list(dict.fromkeys(row["method"] for row in rows))
+    return intervals(rows, y="method", panel="setting", order=order, title="nDCG@10, true grade", columns=3, ours=OURS)
 
 
 def closed(finished: Sequence[Finished], setting: str, method: str) -> NDArray[np.float64]:

@@ -31,6 +31,7 @@ from isolayer.debias.heads import DualHead
 from isolayer.debias.propensity import harvest_propensity
 from isolayer.debias.weighting import InversePropensity
 from isolayer.errors import need
+from isolayer.experiments.charts import records
 from isolayer.experiments.loop import WIDTH, as_log, network, prob, train
 from isolayer.experiments.result import (
     Estimate,
@@ -226,9 +227,8 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 def chart(series: dict[str, Any]) -> Any:
     """Ranking by day, before that day is learned from; means over seeds."""
     alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
     line = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(alt.Data(values=records(series)))
         .mark_line(point=True)
         .encode(
             x=alt.X("day:Q", title="day"),

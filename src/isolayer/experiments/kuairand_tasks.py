@@ -24,7 +24,7 @@ from isolayer.curves import prob_of
 from isolayer.datasets import kuairand
 from isolayer.debias.baselines import Naive
 from isolayer.debias.loss import Heads, stacked_labels, weighted_bce
-from isolayer.errors import need
+from isolayer.experiments.charts import intervals, records
 from isolayer.experiments.data import data_path
 from isolayer.experiments.kuairand_calibration import FITTED_FROM, TESTED_FROM, features
 from isolayer.experiments.loop import WIDTH, Log, network, train
@@ -212,10 +212,4 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Both metrics of every method with intervals."""
-    alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=list(METHODS), title=None))
-    interval = base.mark_rule().encode(x=alt.X("lower:Q", title=None, scale=alt.Scale(zero=False)), x2="upper:Q")
-    point = base.mark_point(filled=True, size=60).encode(x="value:Q")
-    panel = alt.layer(interval, point, data=alt.Data(values=rows)).properties(width=260, height=150)
-    return panel.facet(alt.Facet("metric:N", title=None)).resolve_scale(x="independent")
+    return intervals(records(series), y="method", panel="metric", order=METHODS, ours=EXACT)

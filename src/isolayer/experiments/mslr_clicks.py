@@ -23,7 +23,7 @@ from isolayer import metrics
 from isolayer.datasets import mslr
 from isolayer.debias.baselines import Naive, Pal, PositionDropout
 from isolayer.debias.heads import DualHead
-from isolayer.errors import need
+from isolayer.experiments.charts import intervals, records
 from isolayer.experiments.data import data_path
 from isolayer.experiments.loop import WIDTH, Log, network, train
 from isolayer.experiments.resampling import difference, draws
@@ -179,11 +179,5 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """How every method ranks under every click model and logger, with intervals."""
-    alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=list(METHODS), title=None))
-    axis = alt.X("lower:Q", title="nDCG@10", scale=alt.Scale(zero=False))
-    interval = base.mark_rule().encode(x=axis, x2="upper:Q")
-    point = base.mark_point(filled=True, size=60).encode(x="value:Q")
-    panel = alt.layer(interval, point, data=alt.Data(values=rows)).properties(width=260, height=130)
-    return panel.facet(alt.Facet("setting:N", title=None, sort=list(SETTINGS)), columns=2)
+    rows = records(series)
+    return intervals(rows, y="method", panel="setting", order=METHODS, title="nDCG@10", shared=True, ours=DETACHED)

@@ -18,6 +18,7 @@ from isolayer import metrics
 from isolayer.debias.baselines import DROP_RATES, Naive, PositionDropout
 from isolayer.debias.heads import DualHead
 from isolayer.errors import need
+from isolayer.experiments.charts import records
 from isolayer.experiments.loop import WIDTH, as_log, network, prob, train
 from isolayer.experiments.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 from isolayer.simulate import TASKS, Feed, Logger, Population, PositionBased
@@ -193,8 +194,7 @@ def _series(finished: Sequence[Finished], settings: Sequence[str]) -> dict[str, 
 def chart(series: dict[str, Any]) -> Any:
     """True nDCG of every served model, with intervals, beside its AUC on the log."""
     alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("model:N", sort=series["model"], title=None))
+    base = alt.Chart(alt.Data(values=records(series))).encode(y=alt.Y("model:N", sort=series["model"], title=None))
     scale = alt.Scale(zero=False)
     truth = base.mark_point(filled=True, size=70).encode(
         x=alt.X("ndcg:Q", title="nDCG@10 against true relevance (Click)", scale=scale)

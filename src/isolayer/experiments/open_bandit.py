@@ -19,6 +19,7 @@ from isolayer import policy
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.datasets import open_bandit, open_bandit_items, open_bandit_prior
 from isolayer.errors import need
+from isolayer.experiments.charts import records
 from isolayer.experiments.data import data_path
 from isolayer.experiments.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, certain, estimate, units_of
 
@@ -184,8 +185,7 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 def chart(series: dict[str, Any]) -> Any:
     """Relative error of every estimator with either reward model."""
     alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(alt.Data(values=records(series))).encode(
         y=alt.Y("estimator:N", sort=list(NAMES.values()), title=None),
         yOffset="reward:N",
         color=alt.Color("reward:N", title="reward model"),

@@ -28,6 +28,7 @@ from isolayer.context import ContextIsotonicLayer
 from isolayer.debias.distill import ShallowHead, distill
 from isolayer.debias.heads import DualHead
 from isolayer.errors import need
+from isolayer.experiments.charts import records
 from isolayer.experiments.loop import WIDTH, as_log, network, train
 from isolayer.experiments.per_task_isotonic import CONTEXTS, FALLING, TWELVE, feed
 from isolayer.experiments.result import (
@@ -257,8 +258,7 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 def chart(series: dict[str, Any]) -> Any:
     """Overhead of each way to keep the head, by size of the network."""
     alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    bar = alt.Chart(alt.Data(values=rows)).mark_point(filled=True, size=90)
+    bar = alt.Chart(alt.Data(values=records(series))).mark_point(filled=True, size=90)
     return bar.encode(
         x=alt.X("overhead:Q", title="CPU overhead, % of the network", scale=alt.Scale(type="log")),
         y=alt.Y("head:N", title=None, sort=list(WAYS)),

@@ -21,7 +21,7 @@ from isolayer.baselines import PavaCalibrator, PlattCalibrator
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.debias.baselines import Naive
 from isolayer.debias.heads import DualHead
-from isolayer.errors import need
+from isolayer.experiments.charts import intervals, records
 from isolayer.experiments.loop import WIDTH, Log, as_log, network, prob, train
 from isolayer.experiments.result import (
     Estimate,
@@ -227,11 +227,4 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """NE and O/E error of every method with intervals."""
-    alt = need("altair", "report")
-    rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=list(METHODS), title=None))
-    scale = alt.Scale(zero=False)
-    interval = base.mark_rule().encode(x=alt.X("lower:Q", title=None, scale=scale), x2="upper:Q")
-    point = base.mark_point(filled=True, size=60).encode(x="value:Q")
-    panel = alt.layer(interval, point, data=alt.Data(values=rows)).properties(width=260, height=150)
-    return panel.facet(alt.Facet("metric:N", title=None)).resolve_scale(x="independent")
+    return intervals(records(series), y="method", panel="metric", order=list(METHODS), ours=EXACT)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
+from isolayer.datasets import DataAbsent
 from isolayer.debias.baselines import Naive
 from isolayer.errors import InputError, MissingExtra
 from isolayer.experiments import (
@@ -131,13 +132,31 @@ def test_quick_results_stand_apart(made_up, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [InputError("data: expected files, got none; get them"), MissingExtra("pip install it")]
+    "error", [DataAbsent("data: expected files, got none; get them"), MissingExtra("pip install it")]
 )
 def test_what_cannot_run_is_left_out_and_says_why(made_up, tmp_path, error):
     made_up(MadeUp(missing=error))
     document = runner.reproduce(["made-up"], out=tmp_path, processes=1)["made-up"]
     assert document == {"name": "made-up", "held": "not run", "verdict": str(error)}
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_data_that_is_there_is_used_and_a_mistake_is_not_hidden(made_up, tmp_path):
+    class Some(MadeUp):
+        def run_unit(self, unit):
+            if unit.setting == "low":
+                raise DataAbsent("low: expected files, got none; get them")
+            return super().run_unit(unit)
+
+        def summarise(self, finished):
+            assert {one.unit.setting for one in finished} == {"high"}
+            return Result((), (Part("there is some", certain(len(finished)), above=0),))
+
+    made_up(Some())
+    assert runner.reproduce(["made-up"], out=tmp_path, processes=1)["made-up"]["held"] == "held"
+    made_up(MadeUp(missing=InputError("label: expected both classes, got one; use more rows")))
+    with pytest.raises(InputError, match="expected both classes"):
+        runner.reproduce(["made-up"], out=tmp_path, processes=1, fresh=True)
 
 
 def test_a_real_experiment_leaves_a_picture(tmp_path):

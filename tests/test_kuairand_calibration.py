@@ -21,25 +21,25 @@ def made_up(rows: int = 20_000):
     true = 1 / (1 + np.exp(-(rng.normal(-1, 1, rows) + 0.8 * (tab - 1))))
     label = (rng.random(rows) < true).astype(np.int64)
     wrong = 1 / (1 + np.exp(-(np.log(true / (1 - true)) - 0.8 * (tab - 1))))
-    return {"raw": wrong, "ours": true}, label, tab
+    return {"raw": wrong, "ours": true}, label, tab, np.arange(rows) // 2
 
 
 def test_the_verdict_is_for_the_truth_and_against_its_opposite():
-    probs, label, tab = made_up()
-    judged = judge(probs, label, tab, resamples=50, seed=0)
+    probs, label, tab, user = made_up()
+    judged = judge(probs, label, tab, user, resamples=50, seed=0)
     assert all(judged["best_or_tied"].values())
-    swapped = judge({"raw": probs["ours"], "ours": probs["raw"]}, label, tab, resamples=50, seed=0)
+    swapped = judge({"raw": probs["ours"], "ours": probs["raw"]}, label, tab, user, resamples=50, seed=0)
     assert not any(swapped["best_or_tied"].values())
 
 
 def test_metrics_agree_and_lie_in_their_intervals():
-    probs, label, tab = made_up()
-    judged = judge(probs, label, tab, resamples=100, seed=1)
+    probs, label, tab, user = made_up()
+    judged = judge(probs, label, tab, user, resamples=100, seed=1)
     for name, prob in probs.items():
         method = judged["methods"][name]
         assert method["log_loss"] == pytest.approx(metrics.log_loss(prob, label))
         parts = [metrics.ece(prob[tab == t], label[tab == t], bins=BINS) * np.mean(tab == t) for t in range(3)]
-        assert method["ece_by_tab"] == pytest.approx(sum(parts), abs=2e-4)
+        assert method["ece_by_tab"] == pytest.approx(sum(parts), rel=1e-9)
         ratio = [label[tab == t].sum() / prob[tab == t].sum() for t in range(3)]
         assert [one["ratio"] for one in method["observed_over_expected"].values()] == pytest.approx(ratio)
         assert method["oe_error"] == pytest.approx(np.mean(np.abs(np.array(ratio) - 1)))

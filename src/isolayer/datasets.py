@@ -119,14 +119,16 @@ def mslr(path: str | Path, *, part: Literal["train", "test"] = "train") -> Colum
     """MSLR learning to rank: graded documents of web queries.
 
     Args:
-        path: The ``rankeval`` source archive, the folder it was extracted to, or a file in SVMlight format.
-        part: Which of the sample's two files; ignored for a file.
+        path: The ``rankeval`` source archive, the folder it was extracted to, a folder that holds ``train.txt`` and
+            ``test.txt`` (a fold of the published set), or one file in SVMlight format.
+        part: Which of the two; ignored for one file.
 
     Returns:
         ``grade`` (0 to 4) and ``query``, shape ``[n]``, and ``features``, shape ``[n, 136]``.
     """
     svmlight = need("sklearn.datasets", "sklearn")
-    text = _member("mslr", Path(path), _MSLR_SAMPLE.format(part=part))
+    name = f"{part}.txt" if (Path(path) / f"{part}.txt").is_file() else _MSLR_SAMPLE.format(part=part)
+    text = _member("mslr", Path(path), name)
     features, grade, query = svmlight.load_svmlight_file(io.BytesIO(text), query_id=True, zero_based=False)
     return {"grade": grade.astype(np.int64), "query": query.astype(np.int64), "features": features.toarray()}
 
@@ -262,9 +264,13 @@ def _files(source: str, folder: Path, pattern: str) -> list[Path]:
     return found or _absent(source, folder / f"{pattern}.parquet (or .csv)")
 
 
+class DataAbsent(InputError):
+    """Files of a public data set are not where they were looked for; the text says where to get them."""
+
+
 def _absent(source: str, path: Path) -> Any:
     s = SOURCES[source]
-    raise InputError(f"{s.name}: expected {path}, got nothing there; to get it: {s.url} (licence: {s.licence})")
+    raise DataAbsent(f"{s.name}: expected {path}, got nothing there; to get it: {s.url} (licence: {s.licence})")
 
 
 def _tables(files: list[Path]) -> Columns:

@@ -36,9 +36,10 @@ PAPER = "sections 1.4 and 6; published on Avazu (UMC): ECE .0413 raw, .0033; F-R
 SEEDS = 3
 MOST_ROWS, QUICK_ROWS = 4_000_000, 60_000
 MODEL_SHARE, FITTED_SHARE = 0.6, 0.8
-RAW, PLATT, PAVA, FARM = "raw model", "Platt", "isotonic", "isotonic by field"
+RAW, PLATT, PAVA = "raw model", "Platt", "isotonic"
+PLATT_FARM, FARM = "Platt by field", "isotonic by field"
 NETWORK, EXACT = "monotone network by field", "layer by field"
-METHODS = (RAW, PLATT, PAVA, FARM, NETWORK, EXACT)
+METHODS = (RAW, PLATT, PAVA, PLATT_FARM, FARM, NETWORK, EXACT)
 METRICS = {
     "log loss": "log loss",
     "ece": "ECE, 100 bins of equal width",
@@ -180,6 +181,7 @@ def calibrated(
     model: Any = {
         PLATT: PlattCalibrator(),
         PAVA: PavaCalibrator(),
+        PLATT_FARM: PlattCalibrator(("field",)),
         FARM: PavaCalibrator(("field",)),
         NETWORK: MonotoneNetworkCalibrator(("field",)),
         EXACT: IsotonicCalibrator(("field",)),

@@ -1,7 +1,7 @@
 """KuaiRand by tab: a click model that is right on the whole and wrong on every surface, repaired by each calibrator.
 
 A gradient-boosted model, blind to the tab, learns clicks on the first half of the April days; calibrators are fitted by
-tab on the second half and judged on May, with intervals by resampling rows:
+tab on the second half and judged on May, with intervals by resampling users:
 
     log_loss, ne    of all rows
     ece             of all rows: tabs that err in opposite directions cancel
@@ -9,7 +9,8 @@ tab on the second half and judged on May, with intervals by resampling rows:
     oe_error        mean over tabs of abs(O/E - 1)
 
 A claim of the paper's kind, that one layer with a context does what a farm of calibrators does, is judged on paired
-differences over the same resampled rows.
+differences over the same resampled users. How many rows a tab needs for a calibrator of its own is chosen for each
+baseline on the last of the days it is fitted on.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves import prob_of
 from isolayer.datasets import kuairand
 from isolayer.errors import MissingExtra, need
+from isolayer.experiments.charts import intervals
 from isolayer.experiments.data import data_path
+from isolayer.experiments.resampling import draws
 from isolayer.experiments.result import Estimate, Finished, Numbers, Part, Result, Row, Unit
 
 Column = NDArray[np.float64]
 FITTED_FROM, TESTED_FROM = 20220428, 20220501  # days: the model before, the calibrators between, the test after
 SMALLEST_TAB = 200  # test rows of a tab whose O/E counts
 BINS = 15
+LEAST_ROWS = (20, 50, 200, 1000)  # of a tab with a calibrator of its own: tried for every baseline
 
 CLAIM = "One set of curves by context calibrates at least as well as separately fitted calibrators of each surface."
 PAPER = "section 4, no public data"
@@ -60,14 +64,14 @@ def run(path: str | Path, *, resamples: int = 200, seed: int = 0) -> dict[str, A
     day, tab, label = columns["date"], columns["tab"].astype(np.int64), columns["is_click"].astype(np.int64)
     model, fitted, tested = day < FITTED_FROM, (day >= FITTED_FROM) & (day < TESTED_FROM), day >= TESTED_FROM
     logit = click_logit(features(columns), label, model, seed=seed)
-    probs = calibrated(logit, tab, label, fitted, tested)
-    judged = judge(probs, label[tested], tab[tested], resamples=resamples, seed=seed)
+    probs = calibrated(logit, tab, label, day, fitted, tested)
+    judged = judge(probs, label[tested], tab[tested], columns["user_id"][tested], resamples=resamples, seed=seed)
     counts = {"model": int(model.sum()), "fitted": int(fitted.sum()), "tested": int(tested.sum())}
     return {"rows": counts, "auc": metrics.auc(logit[tested], label[tested]), "seed": seed, **judged}
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
-    """One: the intervals come from resampled rows, not from seeds."""
+    """One: the intervals come from resampled users, not from seeds."""
     return [Unit(0, quick=quick, cost=15 if quick else 25)]
 
 
@@ -77,7 +81,7 @@ def run_unit(unit: Unit) -> Numbers:
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
-    """Every metric of every method, and ours minus each calibrator by tab over the same resampled rows."""
+    """Every metric of every method, and ours minus each calibrator by tab over the same resampled users."""
     found = finished[0].numbers
     rows = tuple(
         Row(method, name, _estimate(measured[metric], measured["interval"][metric]), digits=4)
@@ -90,7 +94,8 @@ def summarise(finished: Sequence[Finished]) -> Result:
         for method in found["ours_minus"]
         if method.endswith("by tab")
     )
-    return Result(rows, parts, {"rows": _by_method(found)})
+    note = f"Real data: {found['rows']['tested']:,} test rows of May; intervals over resampled users."
+    return Result(rows, parts, {"rows": _by_method(found)}, note)
 
 
 def _minus(found: Numbers, method: str, metric: str) -> Estimate:
@@ -114,13 +119,8 @@ def _by_method(found: Numbers) -> list[dict[str, Any]]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Every metric of every calibrator with its interval; the raw model is off the scale and left out."""
-    alt = need("altair", "report")
-    base = alt.Chart().encode(y=alt.Y("method:N", title=None, sort=None))
-    point = base.mark_point(filled=True).encode(x=alt.X("value:Q", title=None, scale=alt.Scale(zero=False)))
-    interval = base.mark_rule().encode(x=alt.X("lower:Q", title=None), x2="upper:Q")
-    layers = alt.layer(interval, point, data=alt.Data(values=series["rows"])).properties(width=200, height=180)
-    facet = alt.Facet("metric:N", title=None, sort=list(NAMES.values()))
-    return layers.facet(facet, columns=3).resolve_scale(x="independent")
+    order = list(dict.fromkeys(row["method"] for row in series["rows"]))
+    return intervals(series["rows"], y="method", panel="metric", order=order, columns=3, ours="ours")
 
 
 def features(columns: dict[str, NDArray[Any]]) -> Column:
@@ -163,6 +163,7 @@ def calibrated(
     logit: Column,
     tab: NDArray[np.int64],
     label: NDArray[np.int64],
+    day: NDArray[np.int64],
     fitted: NDArray[np.bool_],
     tested: NDArray[np.bool_],
 ) -> dict[str, Column]:
@@ -174,35 +175,63 @@ def calibrated(
         "isotonic": PavaCalibrator,
         "network": MonotoneNetworkCalibrator,
     }
+    last = fitted & (day == day[fitted].max())
     models = {name: make() for name, make in named.items()}
-    models |= {f"{name} by tab": make(("tab",)) for name, make in named.items()}
+    for name, make in named.items():
+        least_rows = LEAST_ROWS if name != "network" else (200,)  # it shares between tabs, and is slow
+        tried = [make(("tab",), minimum=least) for least in least_rows]
+        losses = [metrics.log_loss(_fitted(m, logit, tab, label, fitted & ~last, last), label[last]) for m in tried]
+        models[f"{name} by tab"] = tried[int(np.argmin(losses))]
     for name, model in {**models, "ours": IsotonicCalibrator(("tab",))}.items():
-        columns = {"score": logit, "tab": tab} if model.contexts else {"score": logit}
-        model.fit({key: column[fitted] for key, column in columns.items()}, label[fitted])
-        probs[name] = model.predict_proba({key: column[tested] for key, column in columns.items()})[:, 1]
+        probs[name] = _fitted(model, logit, tab, label, fitted, tested)
     return probs
 
 
+def _fitted(
+    model: Any,
+    logit: Column,
+    tab: NDArray[np.int64],
+    label: NDArray[np.int64],
+    fitted: NDArray[np.bool_],
+    asked: NDArray[np.bool_],
+) -> Column:
+    # probabilities of the rows that are asked for, by a model fitted on others
+    columns = {"score": logit, "tab": tab} if model.contexts else {"score": logit}
+    model.fit({key: column[fitted] for key, column in columns.items()}, label[fitted])
+    return np.asarray(model.predict_proba({key: column[asked] for key, column in columns.items()})[:, 1])
+
+
 def judge(
-    probs: dict[str, Column], label: NDArray[np.int64], tab: NDArray[np.int64], *, resamples: int, seed: int
+    probs: dict[str, Column],
+    label: NDArray[np.int64],
+    tab: NDArray[np.int64],
+    user: NDArray[Any],
+    *,
+    resamples: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """Metrics of every method, and of ours minus each other one over the same resampled rows."""
-    draws = _draws(len(label), resamples, seed)
-    sampled = {name: _sampled(prob, label, tab, draws) for name, prob in probs.items()}
-    methods = {
+    """Metrics of every method, and of ours minus each other one over the same resampled users, with intervals."""
+    weight = draws(user, resamples, seed=seed)
+    sampled = {name: _sampled(prob, label, tab, weight) for name, prob in probs.items()}
+    methods: dict[str, Any] = {
         name: {
             "log_loss": metrics.log_loss(prob, label),
             "ne": metrics.normalised_entropy(prob, label),
             "ece": metrics.ece(prob, label, bins=BINS),
             "ece_by_tab": _ece_by_tab(prob, label, tab),
             "oe_error": _oe_error(prob, label, tab),
-            "interval": {metric: _interval(values) for metric, values in sampled[name].items()},
             "observed_over_expected": _by_tab(prob, label, tab),
         }
         for name, prob in probs.items()
     }
+    for name, method in methods.items():
+        method["interval"] = {metric: _interval(method[metric], values) for metric, values in sampled[name].items()}
+    ours = methods["ours"]
     minus = {
-        name: {metric: _interval(sampled["ours"][metric] - values) for metric, values in sampled[name].items()}
+        name: {
+            metric: _interval(ours[metric] - methods[name][metric], sampled["ours"][metric] - values)
+            for metric, values in sampled[name].items()
+        }
         for name in probs
         if name != "ours"
     }
@@ -210,20 +239,13 @@ def judge(
     return {"methods": methods, "ours_minus": minus, "best_or_tied": held}
 
 
-def _draws(rows: int, resamples: int, seed: int) -> NDArray[np.float32]:
-    # how often each row is in each resample, [resamples, rows]
-    rng = np.random.default_rng(seed)
-    drawn = (np.bincount(rng.integers(0, rows, rows), minlength=rows) for _ in range(resamples))
-    return np.stack([counts.astype(np.float32) for counts in drawn])
-
-
 def _sampled(
     prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64], draws: NDArray[np.float32]
 ) -> dict[str, Column]:
     # every metric on every resample, [resamples]
-    clipped = prob.clip(1e-15, 1 - 1e-15)
-    loss = (draws @ np.where(label == 1, -np.log(clipped), -np.log1p(-clipped)).astype(np.float32)) / len(label)
-    rate = (draws @ label.astype(np.float32)) / len(label)
+    clipped, total = prob.clip(1e-15, 1 - 1e-15), draws.sum(1)
+    loss = (draws @ np.where(label == 1, -np.log(clipped), -np.log1p(-clipped)).astype(np.float32)) / total
+    rate = (draws @ label.astype(np.float32)) / total
     residual = (label - prob).astype(np.float32)
     together, by_tab = _mass_bins(prob, np.zeros_like(tab)), _mass_bins(prob, tab)
     observed, expected = _summed(draws, label.astype(np.float32), tab), _summed(draws, prob.astype(np.float32), tab)
@@ -231,8 +253,8 @@ def _sampled(
     return {
         "log_loss": loss.astype(float),
         "ne": (loss / -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))).astype(float),
-        "ece": np.abs(_summed(draws, residual, together)).sum(1) / len(label),
-        "ece_by_tab": np.abs(_summed(draws, residual, by_tab)).sum(1) / len(label),
+        "ece": np.abs(_summed(draws, residual, together)).sum(1) / total,
+        "ece_by_tab": np.abs(_summed(draws, residual, by_tab)).sum(1) / total,
         "oe_error": np.abs(observed[:, large] / expected[:, large] - 1).mean(1),
     }
 
@@ -245,13 +267,16 @@ def _summed(draws: NDArray[np.float32], column: NDArray[np.float32], code: NDArr
 
 
 def _mass_bins(prob: Column, tab: NDArray[np.int64]) -> NDArray[np.int64]:
-    # bins of equal numbers of rows within each tab, numbered tab after tab
+    # bins of equal numbers of rows within each tab, numbered tab after tab; equal scores share one, as in metrics.ece
     order = np.lexsort((prob, tab))
     sizes = np.bincount(tab)
     first = np.cumsum(sizes) - sizes
-    rank = np.empty(len(tab), np.int64)
-    rank[order] = np.arange(len(tab)) - first[tab[order]]
-    return np.asarray(tab * BINS + rank * BINS // sizes[tab])
+    new = np.r_[True, (np.diff(prob[order]) != 0) | (np.diff(tab[order]) != 0)]
+    start = np.flatnonzero(new)
+    middle = (start + np.r_[start[1:], len(tab)]) / 2  # of the rows that share a score
+    place = np.empty(len(tab))
+    place[order] = middle[np.cumsum(new) - 1] - first[tab[order]]
+    return np.asarray(tab * BINS + (place * BINS / sizes[tab]).astype(np.int64).clip(max=BINS - 1))
 
 
 def _ece_by_tab(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) -> float:
@@ -277,6 +302,7 @@ def _by_tab(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) -> d
     }
 
 
-def _interval(values: Column) -> tuple[float, float]:
-    lower, upper = np.quantile(values, [0.025, 0.975])
-    return float(lower), float(upper)
+def _interval(value: float, resampled: Column) -> tuple[float, float]:
+    # about the value, since errors that cannot be negative are larger on a resample than on the rows themselves
+    half = 1.96 * float(resampled.std(ddof=1))
+    return value - half, value + half

@@ -40,9 +40,10 @@ TASKS = (
 )
 TABS = 15
 LEAST_EVENTS = 20
-RAW, PLATT, PAVA, FARM = "raw model", "Platt, one a task", "isotonic, one a task", "isotonic, one a task and tab"
+RAW, PLATT, PAVA = "raw model", "Platt, one a task", "isotonic, one a task"
+FARMS = ("Platt, one a task and tab", "isotonic, one a task and tab")
 EXACT, LEARNED = "layer, exact", "layer, by gradient"
-METHODS = (RAW, PLATT, PAVA, FARM, EXACT, LEARNED)
+METHODS = (RAW, PLATT, PAVA, *FARMS, EXACT, LEARNED)
 Columns = dict[str, NDArray[Any]]
 Table = NDArray[np.float64]  # [rows, tasks]
 
@@ -123,8 +124,8 @@ def calibrated(
         model = IsotonicCalibrator(("task", "tab")).fit(_stacked(logit, tab), label.T.ravel())
         found = model.predict_proba(_stacked(test_logit, test_tab))[:, 1]
         return np.asarray(found.reshape(len(TASKS), -1).T)
-    make: Any = PlattCalibrator if name == PLATT else PavaCalibrator
-    contexts = ("tab",) if name == FARM else ()
+    make: Any = PlattCalibrator if name.startswith("Platt") else PavaCalibrator
+    contexts = ("tab",) if name in FARMS else ()
     out = []
     for i in range(len(TASKS)):
         before, after = {"score": logit[:, i], "tab": tab}, {"score": test_logit[:, i], "tab": test_tab}
@@ -190,7 +191,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
             below=0,
         )
         for ours in (EXACT, LEARNED)
-        for other in (PLATT, PAVA, FARM)
+        for other in (PLATT, PAVA, *FARMS)
         for key, what in (("ne", "NE"), ("oe", "O/E error"))
     ]
     return Result(tuple(rows), tuple(parts), _series(finished), _note(finished))

@@ -9,7 +9,7 @@ platform 0: what is the chance elsewhere of an item whose chance is x there? The
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -45,16 +45,24 @@ _VISIBLE = np.linspace(-5, 5, 101)
 
 @dataclass(frozen=True)
 class Setting:
-    """How users act, and whether every combination of position and platform has a curve of its own."""
+    """How users act in the world of a seed, and whether every combination of position and platform has a curve."""
 
-    behaviour: Behaviour
+    behaviour: Callable[[int], Behaviour]
     mode: Literal["sum", "cross"]
 
 
+def _distortion(seed: int) -> Behaviour:
+    return Distortion(seed=seed)
+
+
+def _position(seed: int) -> Behaviour:
+    return PositionBased(eta=(1.0, 0.6, 1.4))
+
+
 SETTINGS = {
-    "distortion, crossed": Setting(Distortion(), "cross"),
-    "distortion, added": Setting(Distortion(), "sum"),
-    "position, crossed": Setting(PositionBased(eta=(1.0, 0.6, 1.4)), "cross"),
+    "distortion, crossed": Setting(_distortion, "cross"),
+    "distortion, added": Setting(_distortion, "sum"),
+    "position, crossed": Setting(_position, "cross"),
 }
 MAIN, ADDED = "distortion, crossed", "distortion, added"
 
@@ -70,7 +78,7 @@ def run_unit(unit: Unit) -> Numbers:
     world = Feed(
         population=Population(seed=unit.seed),
         logger=Logger(relevance=0.3, spurious=0.7, temperature=0.3),
-        behaviour=setting.behaviour,
+        behaviour=setting.behaviour(unit.seed),
         tasks=tuple(task for task in TASKS if task.name in LABELS),
         positions=CONTEXTS["position"],
     )

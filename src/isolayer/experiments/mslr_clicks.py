@@ -13,6 +13,7 @@ Intervals are over resampled test queries and over seeds of clicks, lists and ne
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from isolayer import metrics
 from isolayer.datasets import mslr
 from isolayer.debias.baselines import Naive, Pal, PositionDropout
 from isolayer.debias.heads import DualHead
+from isolayer.errors import InputError
 from isolayer.experiments.charts import intervals, records
 from isolayer.experiments.data import data_path
 from isolayer.experiments.loop import WIDTH, Log, network, train
@@ -83,6 +85,8 @@ def run_unit(unit: Unit) -> Numbers:
 
 def documents(path: Any) -> tuple[Documents, Documents]:
     """Training and test documents, features tamed by ``asinh`` and standardised over the training ones."""
+    if Path(path).is_file() and Path(path).suffix in (".txt", ".svm", ".dat"):
+        raise InputError(f"mslr: expected a folder with train.txt and test.txt, got the one file {path}; give both")
     parts = [mslr(path, part=part) for part in ("train", "test")]
     tamed = [np.arcsinh(part["features"]) for part in parts]
     mean, spread = tamed[0].mean(0), tamed[0].std(0)

@@ -54,7 +54,7 @@ PAPER = "section 5.7: about 5% CPU; AUC loss below 0.1%"
 SEEDS = 5
 BATCH = 1024
 NETWORKS = {"small": (12, 64, 32), "medium": (256, 512, 256, 128), "large": (1024, 2048, 1024, 512)}
-JUDGED = "medium"  # the paper does not say how large its ranker is; a large one makes the claim easy
+JUDGED = "medium"  # where ours is judged; beside a large one it costs next to nothing
 WAYS = ("as trained", "baked", "as listed", "distilled")
 DISTILLED = "distillation"
 
@@ -214,10 +214,19 @@ def summarise(finished: Sequence[Finished]) -> Result:
         for which in ("mean", "worst")
     ]
     parts = (
+        *(
+            Part(
+                f"the head as the paper lists it costs about 5% of CPU ({size} network)",
+                _overhead(finished, size, "as listed"),
+                above=2.5,
+                below=7.5,
+            )
+            for size in NETWORKS
+        ),
         Part(
-            f"a head kept as a table costs at most about 5% of CPU ({JUDGED} network)",
+            f"ours, kept as a table, costs less ({JUDGED} network)",
             _overhead(finished, JUDGED, "baked"),
-            below=5.5,
+            below=5,
         ),
         Part("distilling loses less than 0.1% AUC on average", _lost(finished, "mean"), below=0.1),
         Part("distilling loses less than 0.1% AUC on the worst task", _lost(finished, "worst"), below=0.1),
@@ -241,8 +250,8 @@ def _note(finished: Sequence[Finished]) -> str:
     listed, distilled_ = (_overhead(finished, JUDGED, way).value for way in ("as listed", "distilled"))
     network_ = " - ".join(str(size) for size in NETWORKS[JUDGED])
     return (
-        f"The paper does not say how large its ranker is: judged beside a network of {network_}. There the head as the "
-        f"paper lists it adds {listed:.0f}%, the distilled one {distilled_:.0f}%."
+        f"The paper does not say how large its ranker is, so three sizes are shown. Beside one of {network_} the head "
+        f"as the paper lists it adds {listed:.0f}%, the distilled one {distilled_:.0f}%."
     )
 
 

@@ -12,12 +12,13 @@ from isolayer.experiments.registry import EXPERIMENTS
 _HEAD = """# Results
 
 Generated from the JSON files that `isolayer reproduce` writes; nothing is typed by hand. Every claim is cut into parts,
-each a number that must be above or below a bound. A part **held** when its whole 95% interval over seeds is on that
-side, **held in direction** when only the mean is, and **did not hold** otherwise; a claim held in part when some of its
-parts held and others did not. Some parts ask for more than the paper says, such as ranking above every baseline.
+each a number that must be above or below a bound. A part **held** when its whole 95% interval is on that side, **held
+in direction** when only the mean is, and **did not hold** otherwise; a claim held in part when some of its parts held
+and others did not. Some parts ask for more than the paper says, such as ranking above every baseline.
 
 The data are simulated unless a study says otherwise, so figures agree with the paper's in sign and order rather than in
-size. Sizes, rates and recipes were chosen on other seeds than those reported.
+size; intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Intervals
+of studies on real data are over resampled users, queries or rows, and over seeds where something is trained from one.
 """
 REPRODUCED = "reproduced"  # the folder beside the page
 _FOLDED = 30  # rows from which on a table is folded away

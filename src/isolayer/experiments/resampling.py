@@ -6,13 +6,12 @@ Both kinds of chance count. Seeds share their draws, so that the mean over seeds
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.experiments.result import Estimate, Finished
 
 
@@ -31,6 +30,8 @@ def draws(group: ArrayLike, resamples: int, *, seed: int = 0) -> NDArray[np.floa
 def pooled(values: ArrayLike, resampled: ArrayLike, *, level: float = 0.95) -> Estimate:
     r"""Mean over seeds, with the variance of both: :math:`s^2_{seeds} / n + s^2_{resamples}` of the mean over seeds.
 
+    The interval is Student's, with the degrees of freedom of Satterthwaite: few seeds, few degrees where seeds matter.
+
     Args:
         values: On all rows, ``[seeds]``.
         resampled: On each resample, ``[seeds, resamples]``, the same draws for every seed.
@@ -38,15 +39,17 @@ def pooled(values: ArrayLike, resampled: ArrayLike, *, level: float = 0.95) -> E
 
     >>> found = pooled([1.0, 1.0], [[0.9, 1.1], [0.9, 1.1]])
     >>> found.value, round(found.upper - found.value, 3), found.seeds
-    (1.0, 0.277, 2)
+    (1.0, 1.797, 2)
     """
     column, table = np.asarray(values, np.float64), np.asarray(resampled, np.float64)
     if table.ndim != 2 or len(table) != len(column) or table.shape[1] < 2 or len(column) < 2:
         raise InputError(
             f"resampled: expected [{len(column)}, 2 or more] and two seeds or more, got {table.shape}; draw again"
         )
-    spread = np.sqrt(column.var(ddof=1) / len(column) + table.mean(0).var(ddof=1))
-    half = NormalDist().inv_cdf(0.5 + level / 2) * float(spread)
+    parts = np.array([column.var(ddof=1) / len(column), table.mean(0).var(ddof=1)])
+    total, degrees = float(parts.sum()), np.array([len(column) - 1, table.shape[1] - 1])
+    freedom = total**2 / float((parts**2 / degrees).sum()) if total > 0 else 1.0
+    half = float(need("scipy.special", "sklearn").stdtrit(freedom, 0.5 + level / 2)) * total**0.5
     mean = float(column.mean())
     return Estimate(mean, mean - half, mean + half, len(column))
 

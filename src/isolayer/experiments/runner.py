@@ -27,7 +27,8 @@ from typing import Any
 
 import torch
 
-from isolayer.errors import InputError, MissingExtra, need
+from isolayer.datasets import DataAbsent
+from isolayer.errors import MissingExtra, need
 from isolayer.experiments.page import table
 from isolayer.experiments.registry import Experiment, find
 from isolayer.experiments.result import QUICK_SEEDS, Finished, Result, Unit
@@ -80,7 +81,8 @@ def reproduce(
     """Run the named experiments, or ``["all"]``, and return what was written of each.
 
     An experiment whose data or extra is missing is left out: its document says ``not run`` and why, and nothing of it
-    is written. After an interruption the same call goes on where it stopped.
+    is written; of one with several data sets, those that are there are used. After an interruption the same call goes
+    on where it stopped.
 
     Args:
         names: Of experiments, see ``registry.EXPERIMENTS``.
@@ -96,21 +98,19 @@ def reproduce(
         need(module, "report")  # rather now than after the work
     jobs = [job for experiment in chosen for job in _jobs(experiment, folder, quick=quick, seeds=seeds)]
     waiting = [job for job in jobs if fresh or job.saved() is None]
-    missing = _run(waiting, len(jobs), processes, progress or (lambda _: None))
+    missing = _run(waiting, len(jobs), processes, progress or (lambda _: None))  # why, by the path of what is missing
     command = " --quick" * quick + (f" --seeds {seeds}" if seeds else "")
     documents = {}
     for experiment in chosen:
-        if experiment.name in missing:
-            documents[experiment.name] = {
-                "name": experiment.name,
-                "held": "not run",
-                "verdict": missing[experiment.name],
-            }
-        else:
-            own = [job for job in jobs if job.experiment is experiment]
+        own = [job for job in jobs if job.experiment is experiment]
+        done = [job for job in own if job.path not in missing]
+        if done:
             documents[experiment.name] = _summarise(
-                experiment, own, folder, f"isolayer reproduce {experiment.name}{command}"
+                experiment, done, folder, f"isolayer reproduce {experiment.name}{command}"
             )
+        else:
+            why = missing[own[0].path]
+            documents[experiment.name] = {"name": experiment.name, "held": "not run", "verdict": why}
     return documents
 
 
@@ -152,15 +152,15 @@ def sources(module: str) -> dict[str, str]:
     return found
 
 
-def _run(jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]) -> dict[str, str]:
-    # Runs the jobs; why each experiment that could not run could not.
-    missing: dict[str, str] = {}
+def _run(jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]) -> dict[Path, str]:
+    # Runs the jobs; why each that could not run could not, by its path.
+    missing: dict[Path, str] = {}
     todo, spent, start = sum(job.unit.cost for job in jobs), 0.0, time.perf_counter()
     progress(Progress("", total - len(jobs), total, None if jobs else 0.0))
     for done, (job, why) in enumerate(_outcomes(jobs, processes), start=total - len(jobs) + 1):
         spent += job.unit.cost
         if why:
-            missing[job.experiment.name] = why
+            missing[job.path] = why
         left = (time.perf_counter() - start) * (todo - spent) / spent
         progress(Progress(job.experiment.name, done, total, left))
     return missing
@@ -203,7 +203,7 @@ def _work(job: _Job) -> str:
     start, cpu = time.perf_counter(), time.process_time()
     try:
         numbers = job.experiment.load().run_unit(job.unit)
-    except (InputError, MissingExtra) as error:
+    except (DataAbsent, MissingExtra) as error:
         return str(error)
     document = {
         "unit": asdict(job.unit),

@@ -360,3 +360,31 @@ def test_labels_that_will_not_do():
         InputError, match="sample_weight: expected rows of each class to weigh something, got one class"
     ):
         make().fit([0.0, 1.0], [0, 1], sample_weight=[0, 1])
+
+
+def test_what_is_a_thousand_half_lives_old_is_gone():
+    parts = make("device", half_life=("t", 1.0))
+    for day in (0, 1000, 2000):
+        rows, label = rows_of(day, 300)
+        parts.partial_fit(columns(rows, "device") | {"t": np.full(300, day)}, label, classes=[0, 1])
+    frame = columns(rows, "device") | {"t": np.full(300, 2000)}
+    alone = make("device", half_life=("t", 1.0)).fit(frame, label)
+    np.testing.assert_allclose(parts.decision_function(frame), alone.decision_function(frame), atol=1e-9)
+
+
+def test_a_time_that_is_missing_is_refused():
+    rows, label = rows_of(6, 300)
+    frame = columns(rows) | {"t": np.where(np.arange(300) == 7, np.nan, 1.0)}
+    with pytest.raises(InputError, match="t: expected finite numbers, got nan in row 7; drop or repair those rows"):
+        make(half_life=("t", 1.0)).fit(frame, label)
+    with pytest.raises(InputError, match="got 1 times that are NULL, NaN or infinite in 300 rows"):
+        make(half_life=("t", 1.0)).fit_table(frame | {"label": label})
+
+
+def test_a_context_named_twice_is_refused():
+    rows, label = rows_of(6, 300)
+    message = r"contexts: expected every name once, got \('device', 'device'\); name each column once"
+    with pytest.raises(InputError, match=message):
+        make("device", "device").fit(columns(rows, "device"), label)
+    with pytest.raises(InputError, match=message):
+        make("device", "device").fit_table(columns(rows, "device") | {"label": label})

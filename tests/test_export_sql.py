@@ -13,6 +13,7 @@ from isolayer.curves import Curves
 from isolayer.errors import InputError
 from isolayer.export_sql import DIALECTS, apply_table, lookup_tables, to_sql
 from isolayer.grid import Grid
+from isolayer.histogram import Histogram
 
 CASES = [
     ((), "logit", False),
@@ -112,8 +113,8 @@ def test_buckets_packed_in_cells_hold_the_same_curve(pack):
     curves = fitted()
     lookup = lookup_tables(curves, pack=pack)
     width = len(lookup.cells) // len(curves.values)
-    start = lookup.cells["v"].to_numpy().reshape(-1, width)
-    rise = np.stack([lookup.cells[f"r{k}"].to_numpy() for k in range(pack)], 1).reshape(len(start), -1)
+    start = lookup.cells["isolayer_v"].to_numpy().reshape(-1, width)
+    rise = np.stack([lookup.cells[f"isolayer_r{k}"].to_numpy() for k in range(pack)], 1).reshape(len(start), -1)
     np.testing.assert_array_equal(rise[:, : curves.grid.buckets - 1], np.diff(curves.values))
     np.testing.assert_array_equal(start, curves.values[:, :-1:pack])
 
@@ -144,3 +145,39 @@ def test_a_table_that_does_not_fit_is_refused(change, message):
 def test_an_unknown_dialect_is_refused():
     with pytest.raises(InputError, match=r"dialect: expected one of duckdb, spark, .*, got 'excel'; choose one"):
         to_sql(Curves.identity(Grid()), "excel")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_integers_with_gaps_may_come_as_floats(missing):
+    """A pandas column of integers with gaps is one of floats, NaN where the gaps are."""
+    data = columns(missing=True)
+    position = np.where(data["device"] == None, np.nan, data["position"].astype(float))  # noqa: E711
+    kept = np.isfinite(position) | missing
+    histogram = Histogram.from_arrays(
+        data["score"][kept], data["label"][kept], {"position": position[kept]}, grid=Grid(lower=-6, upper=3, step=0.3)
+    )
+    curves = Curves.from_histogram(histogram)
+    table = pa.table({"id": np.arange(len(position)), "score": data["score"], "position": position})
+    want = curves.predict(data["score"], {"position": position})
+    for kind in (pa.float64(), pa.float32()):
+        cast = table.set_column(2, "position", table["position"].cast(kind))
+        for source in (cast, duckdb.connect().from_arrow(cast)):
+            answer = apply_table(curves, source)
+            answer = answer.to_pyarrow() if isinstance(answer, ibis.Table) else answer.to_arrow_table()
+            np.testing.assert_allclose(in_order(answer), want, rtol=0, atol=1e-9)
+
+
+def test_floats_cannot_tell_large_keys_apart():
+    large = 2**53 + np.arange(2)
+    curves = Curves.from_histogram(Histogram.from_arrays([0.0, 1.0], [0, 1], {"item": large}))
+    with pytest.raises(
+        InputError, match=r"context item: expected integers, since some keys are beyond 2\*\*53, got float64"
+    ):
+        apply_table(curves, {"score": [0.0], "item": [1.0]})
+
+
+def test_columns_of_any_name_are_handed_on():
+    data = {"id": [0, 1], "score": [0.0, 1.0], "v": [7.0, 8.0], "cell": [5, 6], "r0": [3, 3], "level": [1, 2]}
+    answer = apply_table(Curves.identity(Grid()), data).to_pyarrow()
+    np.testing.assert_allclose(in_order(answer), [0.5, 1 / (1 + np.exp(-1))], rtol=0, atol=1e-12)
+    assert answer.sort_by("id")["v"].to_pylist() == [7.0, 8.0]

@@ -171,3 +171,14 @@ def test_a_curve_held_to_its_parent_is_as_uncertain_as_its_parent():
     histogram = Histogram.from_arrays(*rows_of(7, 2000), grid=GRID)
     levels = fit_levels(histogram, shrinkage=[[1, 1, 1], [1e6, 1e6, 1e6], [1e6, 1e6, 1e6]])
     np.testing.assert_allclose(levels.variance[1:], np.broadcast_to(levels.variance[0], (18, GRID.buckets)), rtol=0.05)
+
+
+@pytest.mark.filterwarnings("ignore")  # numpy and the solver warn on the way
+@pytest.mark.parametrize("shrinkage", ["auto", 1.0])
+def test_weights_beyond_what_can_be_computed_are_refused(shrinkage):
+    logit, label, context = rows_of(8, 300)
+    histogram = Histogram.from_arrays(logit, label, context, np.full(300, 1e90), grid=GRID)
+    with pytest.raises(InputError, match=r"weight: expected weights that curves can be computed from, got sums from"):
+        fit_levels(histogram, shrinkage=shrinkage)
+    light = Histogram.from_arrays(logit, label, context, np.full(300, 1e-90), grid=GRID)
+    np.testing.assert_allclose(fit_levels(light, shrinkage=shrinkage).values, np.tile(KNOTS, (19, 1)), atol=1e-6)

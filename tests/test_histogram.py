@@ -1,10 +1,13 @@
 """Histograms are sums: merging, subtracting, scaling and regrouping agree with summing the rows again."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isolayer import artefact
 from isolayer import histogram as module
 from isolayer.errors import InputError
 from isolayer.grid import Grid
@@ -162,8 +165,9 @@ def test_missing_keys_merge():
         (([0.0], [2]), r"label: expected numbers in \[0, 1\], got 2.0 in row 0 and 0 more; map the labels to 0 and 1"),
         (
             ([0.0], [1], None, [-1]),
-            "weight: expected finite numbers >= 0, got -1.0 in row 0 and 0 more; drop those rows",
+            r"weight: expected numbers from 0 to 1e\+100, got -1.0 in row 0 and 0 more; drop or scale those rows",
         ),
+        (([0.0], [1], None, [1e101]), r"weight: expected numbers from 0 to 1e\+100, got 1e\+101 in row 0"),
         (([0.0], [1, 0]), "label: expected 1 rows as in logit, got 2; give columns of one table"),
         (([0.0], [1], {"c": ["a", "b"]}), "context c: expected 1 rows as in logit, got 2; give columns of one table"),
         (([[0.0]], [1]), r"logit: expected one dimension, got shape \(1, 1\); give a column"),
@@ -185,3 +189,56 @@ def test_histograms_that_do_not_belong_together():
         one.subtract(one.merge(one))
     with pytest.raises(InputError, match="factor: expected a positive number, got 0"):
         one.scaled(0)
+
+
+@settings(deadline=None)
+@given(many, st.integers(0, 60))
+def test_what_is_left_is_within_its_bounds(draw, cut):
+    rows = rows_of(*draw)
+    rows["label"], rows["weight"] = rows["label"] / 3 + 2 / 3, rows["weight"] ** 9
+    first = np.arange(len(rows["logit"])) < cut
+    grid = Grid(lower=-2, upper=2, step=2)
+    whole, one = (Histogram.from_arrays(**part(rows, kept), grid=grid) for kept in (np.full(len(first), True), first))
+    rest = whole.subtract(one)
+    assert ((rest.positive >= 0) & (rest.positive <= rest.weight) & (rest.weight > 0)).all()
+    assert (rest.weight_squared >= 0).all()
+
+
+def test_only_what_weighs_the_same_is_subtracted():
+    day = Histogram.from_arrays([0.1, 0.2], [1, 0])
+    both = day.merge(Histogram.from_arrays([0.1], [0]))
+    assert_same(both.scaled(0.5).subtract(day.scaled(0.5)), both.subtract(day).scaled(0.5))
+    message = "subtract: expected rows with the weights and labels they have in this histogram, got others; subtract"
+    for whole, part_of_it in (
+        (both.scaled(0.5), day.scaled(1.5)),
+        (both, day.scaled(0.5)),
+        (both, Histogram.from_arrays([0.1, 0.1, 0.2], [1, 1, 0])),
+    ):
+        with pytest.raises(InputError, match=message):
+            whole.subtract(part_of_it)
+
+
+def test_what_weighs_next_to_nothing_is_forgotten():
+    histogram = Histogram.from_arrays([0.1, 0.2], [1, 0], {"device": ["tv", "web"]}, [1.0, 1e-50])
+    assert histogram.scaled(1e-180).keys[0].tolist() == ["tv"]
+    assert histogram.scaled(1e-180).scaled(1e-180).groups == 0
+    assert_same(histogram.scaled(1e-180).scaled(1e-180).merge(histogram), histogram)
+    assert Histogram.from_arrays([0.1, 0.2], [1, 0], weight=[1.0, 5e-324]).rows == 1
+
+
+def test_a_fine_grid_has_bins_of_its_own():
+    grid = Grid(lower=-8, upper=8, step=16 / 10_000)
+    logit = np.linspace(-9, 9, 1000)
+    histogram = Histogram.from_arrays(logit, np.zeros(1000), grid=grid)
+    np.testing.assert_array_equal(histogram.bin, np.unique(bin_of(logit, grid)))
+    assert histogram.bin.max() == bins(grid) - 1 > np.iinfo(np.int16).max
+
+
+def test_files_with_narrow_bins_are_read(tmp_path):
+    histogram = Histogram.from_arrays(**rows_of(0, 50), grid=GRID)
+    histogram.save(tmp_path / "new.parquet")
+    assert_same(Histogram.load(tmp_path / "new.parquet"), histogram)
+    table = pq.read_table(tmp_path / "new.parquet")
+    place = table.column_names.index("bin")
+    pq.write_table(table.set_column(place, "bin", table["bin"].cast(pa.int16())), tmp_path / "old.parquet")
+    assert_same(artefact.load_histogram(tmp_path / "old.parquet"), histogram)

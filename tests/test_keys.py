@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.errors import InputError
-from isolayer.keys import combine, encode, lookup, typed
+from isolayer.keys import combine, context_names, encode, lookup, typed
 
 STRINGS = ["b", "a", None, "b", "ü", ""]
 CONTAINERS = {
@@ -60,7 +60,20 @@ def test_booleans_stay_booleans(column):
 
 
 def test_missing_integers_are_missing_in_every_guise():
-    for column in (np.array([2.0, np.nan]), [2, None], pd.Series([2, None], dtype="Int64"), pl.Series([2, None])):
+    chunks = [pa.array([2.0]), pa.array([np.nan])]
+    for column in (
+        np.array([2.0, np.nan]),
+        np.array([2.0, np.nan], np.float16),
+        [2, None],
+        [2.0, float("nan")],
+        pd.Series([2, None], dtype="Int64"),
+        pd.Series([2, None], dtype="Float64"),
+        pl.Series([2, None]),
+        pl.Series([2.0, float("nan")]),
+        pa.array([2.0, np.nan]),
+        pa.array([2.0, np.nan]).dictionary_encode(),
+        pa.chunked_array(chunks),
+    ):
         vocabulary, codes = encode(column)
         assert (vocabulary.tolist(), codes.tolist()) == ([2, None], [0, 1])
 
@@ -98,6 +111,20 @@ def test_lookup_of_scattered_integers_and_of_strings():
     assert lookup(np.array([True, False]), np.array([True])).tolist() == [0, -1]
 
 
+@pytest.mark.parametrize("end", [-(2**63), 2**63 - 4])
+def test_lookup_at_the_ends_of_the_integers(end):
+    vocabulary, _ = encode(np.array([end, end + 3]))
+    asked = [end + 3, end, end + 1, 0, -(2**63), 2**63 - 1]
+    expected = [{end: 0, end + 3: 1}.get(value, -1) for value in asked]
+    assert lookup(np.array(asked), vocabulary).tolist() == expected
+
+
+def test_names_of_contexts():
+    assert context_names(["device", "slot"]) == ("device", "slot")
+    with pytest.raises(InputError, match=r"contexts: expected names in a tuple, got 'device'; use \('device',\)"):
+        context_names("device")
+
+
 def test_combinations_are_in_lexicographic_order():
     parts, group = combine([np.array([1, 0, 1, 0]), np.array([1, 1, 0, 1])], [2, 2], 4)
     assert [part.tolist() for part in parts] == [[0, 1, 1], [1, 0, 1]]
@@ -111,6 +138,7 @@ def test_without_arrow_the_answers_are_the_same(monkeypatch):
     without = encode(STRINGS)
     assert [part.tolist() for part in with_arrow] == [part.tolist() for part in without]
     assert encode([True, None])[0].tolist() == [True, None]
+    assert encode([2.0, float("nan")])[0].tolist() == [2, None]
     with pytest.raises(InputError, match="one type"):
         encode(["a", 1])
 

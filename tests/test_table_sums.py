@@ -1,5 +1,7 @@
 """Metrics of a table against the same metrics of its rows, for every kind of source."""
 
+import datetime
+
 import duckdb
 import ibis
 import numpy as np
@@ -104,7 +106,52 @@ def test_what_is_not_there_is_named():
     rows = {"prob": [0.5, 0.5], "label": [0, 1], "device": ["tv", None]}
     with pytest.raises(InputError, match=r"column score: expected it in the table, got \['prob', 'label', 'device'\]"):
         Sums.from_table(rows, prob="score")
-    with pytest.raises(InputError, match="column device: expected no NULL segments, got some"):
+    with pytest.raises(InputError, match="column device: expected no NULL or NaN segments, got some"):
         SegmentSums.from_table(rows, segment="device")
-    with pytest.raises(InputError, match="bins: expected at least 2, got 1"):
-        BinSums.from_table(rows, bins=1)
+    with pytest.raises(InputError, match="column day: expected no NULL or NaN segments, got some"):
+        SegmentSums.from_table(pa.table(rows | {"day": [1.0, np.nan]}), segment="day")
+    for bins in (1, 2.5):
+        with pytest.raises(InputError, match=f"bins: expected a whole number >= 2, got {bins}; raise it"):
+            BinSums.from_table(rows, bins=bins)
+
+
+def each_of(table, **more):
+    """The three sums of a table."""
+    return (
+        lambda: Sums.from_table(table, **more),
+        lambda: SegmentSums.from_table(table, segment="device", **more),
+        lambda: BinSums.from_table(table, **more),
+    )
+
+
+def test_rows_that_weigh_nothing_are_refused_as_by_rows():
+    rows = {"prob": [0.5, 0.5], "label": [0, 1], "weight": [0.0, 0.0], "device": ["tv", "web"]}
+    message = "weight: expected a positive sum, got 0.0; give some row a weight"
+    with pytest.raises(InputError, match=message):
+        Sums.from_rows(rows["prob"], rows["label"], rows["weight"])
+    for ask in each_of(rows, weight="weight"):
+        with pytest.raises(InputError, match=message):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["prob", "label", "weight"])
+@pytest.mark.parametrize(("value", "kind"), [("1", "string"), (datetime.date(2026, 1, 1), "date")])
+def test_columns_that_are_no_numbers_are_refused(name, value, kind):
+    rows = {"prob": [0.5, 0.5], "label": [0, 1], "weight": [1, 1], "device": ["tv", "web"]} | {name: [value, value]}
+    for ask in each_of(rows, weight="weight"):
+        with pytest.raises(InputError, match=f"column {name}: expected numbers, got {kind}; convert it"):
+            ask()
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "us", "ns"])
+def test_segments_in_time_merge_with_those_of_rows(unit):
+    prob, label = np.array([0.2, 0.4, 0.6]), np.array([0, 1, 1])
+    days = np.array(["2026-01-02", "2026-01-01", "2026-01-02"], f"datetime64[{unit}]")
+    there = SegmentSums.from_table({"prob": prob, "label": label, "day": days}, segment="day")
+    here = SegmentSums.from_rows(prob, label, days)
+    for both in (there + here, here + there):
+        assert both.key.astype("datetime64[D]").tolist() == [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)]
+        np.testing.assert_allclose(both.expected, 2 * here.expected)
+    if unit != "ns":  # Python's times have no nanoseconds
+        by_object = SegmentSums.from_rows(prob, label, np.array(days.tolist(), dtype=object))
+        np.testing.assert_allclose((there + by_object).expected, 2 * here.expected)

@@ -19,8 +19,8 @@ from isolayer.curves import logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.histogram import Histogram, bin_of
-from isolayer.sources import collect, double
-from isolayer.tables import Reading, RowsDropped, fold_of, grouped, histogram_of
+from isolayer.sources import as_table, collect, double
+from isolayer.tables import Reading, RowsDropped, fold_of, grouped, histogram_of, sample_query
 
 DIALECTS = ("duckdb", "bigquery", "snowflake", "trino", "postgres")
 
@@ -129,7 +129,7 @@ def test_bins_are_equal_to_the_bit(score, lower, step):
     grid = Grid(lower=lower, upper=lower + 40 * step, step=step)
     score = np.array([*score, *grid.knots, *(grid.lower + np.arange(160) * grid.step / 4)])
     frame = {"id": np.arange(len(score)), "score": score, "label": np.zeros(len(score))}
-    cells = collect(frame, lambda table: grouped(table, Reading(("id",), grid=grid))).sort_by("id")
+    cells = collect(frame, lambda table: grouped(table, Reading(("id",), grid=grid))).sort_by("context_0")
     np.testing.assert_array_equal(cells["bin"].to_numpy(), bin_of(score, grid))
 
 
@@ -179,9 +179,10 @@ def test_bad_rows_are_counted_by_kind_with_a_query_that_finds_them(tmp_path):
         histogram_of(path, reading)
     text = str(caught.value)
     assert text.startswith(
-        "rows: expected finite scores, labels in [0, 1], weights >= 0, no NULL contexts, got 3 scores that are NULL, "
-        "NaN or infinite, 2 labels that are NULL or outside [0, 1], 1 weights that are NULL, infinite or negative, "
-        '1 NULL contexts in 8 rows; repair them, or leave them out by on_bad_rows="drop". To see some: SELECT'
+        "rows: expected finite scores, labels in [0, 1], weights from 0 to 1e+100, no missing contexts, got 3 scores "
+        "that are NULL, NaN or infinite, 2 labels that are NULL or outside [0, 1], 1 weights that are NULL, negative "
+        "or above 1e+100, 1 contexts that are NULL or NaN in 8 rows; repair them, or leave them out by "
+        'on_bad_rows="drop". To see some: SELECT'
     )
     found = duckdb.connect().sql(text.split("To see some: ")[1]).to_arrow_table()
     assert len(found) == 7
@@ -264,7 +265,8 @@ def test_a_fit_of_a_table_holds_to_the_settings():
     ):
         IsotonicCalibrator(half_life=100).fit_table(table)
     with pytest.raises(
-        InputError, match=r"rows: expected finite scores, labels in .*, no NULL contexts, got 1 NULL contexts"
+        InputError,
+        match=r"rows: expected finite scores, labels in .*, no missing contexts, got 1 contexts that are NULL",
     ):
         IsotonicCalibrator(("device",)).fit_table(bad_rows().iloc[[0, 7]])
     with pytest.warns(RowsDropped):
@@ -275,8 +277,109 @@ def test_a_fit_of_a_table_holds_to_the_settings():
     one = rows().filter(rows()["label"])
     with pytest.raises(InputError, match="one class only"):
         IsotonicCalibrator().fit_table(one)
+    for empty in (table.slice(0, 0), {"score": [], "label": []}, table.to_pandas().iloc[:0]):
+        with pytest.raises(InputError, match="table: expected at least one row that weighs something, got no rows"):
+            IsotonicCalibrator().fit_table(empty)
 
 
 def test_the_histogram_has_the_same_door():
     table = rows()
     assert_same(Histogram.from_table(table, ("device",), grid=Grid()), from_arrays(table, ("device",)))
+    with pytest.raises(InputError, match='scale: expected "logit" or "prob", got \'probs\'; choose one'):
+        Histogram.from_table(table, ("device",), scale="probs")
+    with pytest.raises(InputError, match=r"contexts: expected every name once, got \('device', 'device'\)"):
+        Histogram.from_table(table, ("device", "device"))
+    with pytest.raises(InputError, match="contexts: expected names in a tuple, got 'device'"):
+        Histogram.from_table(table, "device")
+
+
+NAMES = ("weight", "fold", "weight_squared", "bin", "label", "logit", "count", "positive", "score", "context_0")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("weight", [None, "w"])
+def test_a_context_may_have_any_name(name, weight):
+    table = rows(n=400)
+    columns = {"s": table["score"], "y": table["label"], "w": table["weight"], "context_1": table["device"]}
+    reading = Reading((name, "context_1"), score="s", label="y", weight=weight)
+    got, _ = histogram_of(columns | {name: table["position"]}, reading)
+    want = from_arrays(table, ("position", "device"), None if weight is None else table["weight"])
+    assert got.contexts == (name, "context_1")
+    for mine, theirs in zip(got.keys, want.keys, strict=True):
+        assert mine.tolist() == theirs.tolist()
+    for column in ("group", "fold", "bin", "count"):
+        np.testing.assert_array_equal(getattr(got, column), getattr(want, column))
+    np.testing.assert_allclose(got.weight, want.weight)
+    np.testing.assert_allclose(got.positive, want.positive)
+
+
+def test_a_context_that_is_nan_is_missing():
+    table = rows(n=300)
+    gaps = np.where(np.arange(300) % 7 == 0, np.nan, table["position"].to_numpy())
+    nan = pa.array(gaps)  # NaN stays NaN
+    null = pa.array([None if value != value else int(value) for value in gaps.tolist()])
+    half = pa.array([None if row == 0 else value for row, value in enumerate(gaps.tolist())])  # one NULL, many NaN
+    place = table.column_names.index("position")
+    got = [
+        histogram_of(table.set_column(place, "position", column), Reading(("position",)))[0] for column in (nan, half)
+    ]
+    want, _ = histogram_of(table.set_column(place, "position", null), Reading(("position",)))
+    for histogram in got:
+        assert_same(histogram, want)
+    assert want.keys[0].tolist()[-1] is None
+    with pytest.raises(InputError, match="no missing contexts, got 43 contexts that are NULL or NaN in 300 rows"):
+        histogram_of(table.set_column(place, "position", half), Reading(("position",), missing="error"))
+
+
+def test_a_fine_grid_has_bins_of_its_own():
+    table, grid = rows(n=500), Grid(lower=-8, upper=8, step=16 / 10_000)
+    got, _ = histogram_of(table, Reading(grid=grid))
+    assert_same(got, from_arrays(table, (), grid=grid))
+    assert got.bin.max() > np.iinfo(np.int16).max
+
+
+def test_weights_have_limits():
+    table = {"score": [0.1, 0.2, 0.3], "label": [0, 1, 1], "weight": [1.0, 5e-324, 2.0]}
+    got, _ = histogram_of(table, Reading(weight="weight"))
+    assert_same(got, Histogram.from_arrays(table["score"], table["label"], weight=table["weight"]))
+    assert got.rows == 2
+    with pytest.raises(InputError, match=r"got 1 weights that are NULL, negative or above 1e\+100 in 3 rows"):
+        histogram_of(table | {"weight": [1.0, 1e101, 2.0]}, Reading(weight="weight"))
+
+
+@pytest.mark.parametrize("time", [np.nan, np.inf, None])
+def test_times_that_are_none_are_counted_and_the_others_keep_theirs(time):
+    frame = {"score": [0.1, 0.2, 0.3], "label": [0, 1, 1], "t": pa.array([0.0, 2.0, time])}
+    reading = Reading(half_life=("t", 1.0))
+    with pytest.raises(InputError, match="got 1 times that are NULL, NaN or infinite in 3 rows"):
+        histogram_of(frame, reading)
+    with pytest.warns(RowsDropped):
+        got, _ = histogram_of(frame, reading, on_bad_rows="drop")
+    assert_same(got, Histogram.from_arrays([0.1, 0.2], [0, 1], weight=[0.25, 1.0]))
+
+
+def test_scores_are_reported_on_their_scale():
+    frame = {"score": [0.1, 1.5, None], "label": [0, 1, 1]}
+    with pytest.raises(
+        InputError, match=r"rows: expected scores in \[0, 1\], .* got 2 scores that are NULL or outside"
+    ):
+        histogram_of(frame, Reading(scale="prob"))
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table")  # Ibis asks DuckDB by a name that DuckDB 2 deprecates
+def test_the_query_for_bad_rows_reads_the_files(tmp_path):
+    folder = tmp_path / "a 'log'  of rows"
+    folder.mkdir()
+    bad_rows().to_parquet(folder / "bad.parquet")
+    bad_rows().to_parquet(folder / "no suffix")
+    bad_rows().to_csv(folder / "bad.csv", index=False)
+    reading = Reading(weight="weight")
+    for source in (
+        folder,
+        folder / "bad.parquet",
+        str(folder / "*.parquet"),
+        folder / "no suffix",
+        as_table(folder / "bad.parquet"),
+        ibis.read_csv(folder / "bad.csv").mutate(more=1),
+    ):
+        assert len(duckdb.connect().sql(sample_query(source, reading)).to_arrow_table()) == 6

@@ -30,11 +30,10 @@ from isolayer.errors import InputError, need
 from isolayer.frames import column, column_names, numbers, refuse_missing, shares, times
 from isolayer.grid import Grid
 from isolayer.hierarchy import Shrinkage
-from isolayer.histogram import Histogram
+from isolayer.histogram import LEAST_WEIGHT, Histogram
+from isolayer.keys import context_names
 
 Floats = NDArray[np.float64]
-
-_FORGOTTEN = 1e-200  # a weight below this is none
 
 
 class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -184,6 +183,8 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             half_life=self.half_life,
         )
         histogram, self.dropped_rows_ = histogram_of(table, reading, on_bad_rows=on_bad_rows)
+        if histogram.rows == 0:
+            raise InputError("table: expected at least one row that weighs something, got no rows; check what made it")
         _refuse_one_class(histogram)
         return self.fit_histogram(histogram)
 
@@ -245,8 +246,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         return curves if curves.scale == "logit" else curves.on_logits
 
     def _check_settings(self) -> None:
-        if isinstance(self.contexts, str):
-            raise InputError(f"contexts: expected names in a tuple, got {self.contexts!r}; use ({self.contexts!r},)")
+        context_names(self.contexts)
         for name, allowed in (("scale", ("logit", "prob")), ("missing", ("error", "own"))):
             if getattr(self, name) not in allowed:
                 choices = " or ".join(f'"{choice}"' for choice in allowed)
@@ -357,7 +357,6 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         if self.half_life is not None:
             age, latest = self._ages(rows, latest)
             weight = np.exp2(-age) * (1.0 if weight is None else weight)
-            weight[weight < _FORGOTTEN] = 0.0
         grid = self.grid or Grid()
         return Histogram.from_arrays(rows.logit, labels, rows.context, weight, grid=grid), latest
 
@@ -384,7 +383,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             age = 0.0 if latest is None or self._latest is None else (self._latest - latest) / half_life
         else:
             age = len(rows.logit) / self.half_life
-        return self.histogram_.scaled(max(float(np.exp2(-age)), _FORGOTTEN))
+        return self.histogram_.scaled(max(float(np.exp2(-age)), LEAST_WEIGHT))
 
 
 class _Rows(NamedTuple):

@@ -173,7 +173,7 @@ class Cells:
         return self.spread(slope), Bands(diagonal, cross[:-1], np.zeros((self.knots - 2, 1)))
 
 
-def _place(mean: Floats, at: NDArray[np.int16], grid: Grid) -> tuple[Ints, Floats, Floats]:
+def _place(mean: Floats, at: NDArray[np.int32], grid: Grid) -> tuple[Ints, Floats, Floats]:
     """Left knot, fraction and offset of bins with given mean logits."""
     bucket = np.clip((at.astype(np.int64) - 1) // BINS_PER_STEP, 0, grid.buckets - 2)
     inside = np.clip(mean, grid.lower, grid.upper)

@@ -24,7 +24,7 @@ from sqlglot import exp
 
 from isolayer.curves import Curves
 from isolayer.errors import InputError
-from isolayer.sources import ROWS, Table, as_table, double, is_relation, unbound
+from isolayer.sources import ROWS, Table, Value, as_table, double, is_relation, unbound
 from isolayer.tables import logit_expression
 
 DIALECTS = ("duckdb", "spark", "bigquery", "snowflake", "trino", "postgres")
@@ -34,6 +34,7 @@ _DENSE = 1_000_000  # up to so many cells DuckDB joins by a table lookup instead
 _PACKS = (1, 2, 4, 8)  # buckets a cell
 _WRITTEN = 5  # buckets a cell in a written statement, where each end costs twenty characters
 _BASE, _LEVEL, _GROUP, _INTO, _OUTSIDE = (f"isolayer_{n}" for n in ("base", "level", "group", "into", "outside"))
+_AT, _START, _RISE = (f"isolayer_{n}" for n in ("at", "v", "r"))
 _BIGQUERY_TYPES = {"int32": "INT64", "int64": "INT64", "double": "FLOAT64", "string": "STRING", "bool": "BOOL"}
 _ARROW_TYPES = {"i": pa.int64(), "b": pa.bool_(), "U": pa.string()}
 _KINDS = {"i": "integers", "b": "booleans", "U": "strings"}
@@ -44,7 +45,8 @@ class Lookup(NamedTuple):
 
     Args:
         keys: Context columns, the level, and the first cell: one row a curve below the global one.
-        cells: ``cell``, the value at its start, ``v``, and the rises of its buckets, ``r0 .. r<pack - 1>``.
+        cells: ``isolayer_at``, the number of the cell, the value at its start, ``isolayer_v``, and the rises of its
+            buckets, ``isolayer_r0`` to ``isolayer_r<pack - 1>``: names that no column of a user has.
         pack: Buckets a cell.
     """
 
@@ -136,7 +138,7 @@ def lookup_tables(curves: Curves, *, pack: int | None = None) -> Lookup:
 
     >>> from isolayer.grid import Grid
     >>> lookup_tables(Curves.identity(Grid(lower=0, upper=3, step=1))).cells.to_pydict()
-    {'cell': [0, 1, 2], 'v': [0.0, 1.0, 2.0], 'r0': [1.0, 1.0, 1.0]}
+    {'isolayer_at': [0, 1, 2], 'isolayer_v': [0.0, 1.0, 2.0], 'isolayer_r0': [1.0, 1.0, 1.0]}
     """
     rows, knots = curves.values.shape
     if pack is None:
@@ -146,8 +148,8 @@ def lookup_tables(curves: Curves, *, pack: int | None = None) -> Lookup:
     whole = np.int32 if rows * width < 2**31 else np.int64
     rise = np.zeros((rows, width * pack))  # beyond the last knot there is nothing to rise
     rise[:, : knots - 1] = np.diff(curves.values)
-    cells = {"cell": np.arange(rows * width, dtype=whole), "v": curves.values[:, : knots - 1 : pack].reshape(-1)}
-    cells |= {f"r{k}": rise[:, k::pack].reshape(-1) for k in range(pack)}
+    cells = {_AT: np.arange(rows * width, dtype=whole), _START: curves.values[:, : knots - 1 : pack].reshape(-1)}
+    cells |= {f"{_RISE}{k}": rise[:, k::pack].reshape(-1) for k in range(pack)}
     sizes = np.diff(curves.starts)
     keys = {name: _key_column(curves, name) for name in curves.contexts}
     keys |= {_LEVEL: np.repeat(np.arange(len(sizes)), sizes)[1:], _BASE: width * np.arange(1, rows, dtype=whole)}
@@ -184,7 +186,8 @@ def _check_columns(table: Table, curves: Curves, score: str, prob: str) -> None:
         raise InputError(f"prob: expected a name that no column has, got {prob!r}; choose another")
     for name in curves.contexts:
         given, kind = columns[name], _kind(curves, name)
-        fits = {"i": given.is_integer(), "b": given.is_boolean(), "U": given.is_string()}[kind]
+        whole = given.is_integer() or given.is_floating()  # integers with gaps come as floats
+        fits = {"i": whole, "b": given.is_boolean(), "U": given.is_string()}[kind]
         if not fits:
             raise InputError(f"context {name}: expected {_KINDS[kind]} as when fitted, got {given}; convert the column")
 
@@ -193,11 +196,11 @@ def _calibrated(curves: Curves, table: Table, lookup: Lookup, *, score: str, pro
     """The whole expression: find the curve, find the cell, interpolate. The lookup's tables are Ibis tables here."""
     rows = _with_base(curves, _placed(curves, table, lookup.pack, score), lookup.keys)
     # Every row has a cell, so an inner join loses none; DuckDB joins by lookup only when it is one.
-    joined = rows.inner_join(lookup.cells, rows["isolayer_cell"] == lookup.cells["cell"])
-    value = joined["v"]
+    joined = rows.inner_join(lookup.cells, rows["isolayer_cell"] == lookup.cells[_AT])
+    value = joined[_START]
     for k in range(lookup.pack):
         into = joined[_INTO] if k == 0 else ibis.greatest(joined[_INTO] - double(k), double(0))
-        value += (into if k == lookup.pack - 1 else ibis.least(into, double(1))) * joined[f"r{k}"]
+        value += (into if k == lookup.pack - 1 else ibis.least(into, double(1))) * joined[f"{_RISE}{k}"]
     clipped = ibis.least(ibis.greatest(value + joined[_OUTSIDE], double(-700)), double(36))
     sigmoid = double(1) / (double(1) + (-clipped).exp())
     good, _ = logit_expression(joined[score], curves.scale)
@@ -224,13 +227,22 @@ def _with_base(curves: Curves, rows: Table, keys: Table) -> Table:
         key_of = {context: f"isolayer_key_{place}" for place, context in enumerate(curves.contexts[:level])}
         some = some.select(**{key: some[context] for context, key in key_of.items()}, **{name: some[_BASE]})
         same = [
-            rows[context].identical_to(some[key]) if _has_missing(curves, context) else rows[context] == some[key]
+            _value(rows[context]).identical_to(some[key])
+            if _has_missing(curves, context)
+            else rows[context] == some[key]
             for context, key in key_of.items()
         ]
         rows = rows.left_join(some, same).select(*rows.columns, name)
         found.insert(0, name)
     base = ibis.coalesce(*(rows[name] for name in found), ibis.literal(0, keys[_BASE].type()))
     return rows.mutate(isolayer_cell=base + rows[_GROUP])
+
+
+def _value(context: Value) -> Value:
+    """A context as joins find it: NaN is missing."""
+    if not context.type().is_floating():
+        return context
+    return ibis.ifelse(context.isnan(), ibis.null(context.type()), context)
 
 
 def _has_missing(curves: Curves, name: str) -> bool:
@@ -270,11 +282,18 @@ def _as_in(keys: pa.Table, table: Table) -> pa.Table:
     """Keys with integers as narrow as the table's, where they fit, so that no engine has to widen every row."""
     columns = table.schema()
     for place, field in enumerate(keys.schema):
-        if field.name in columns and columns[field.name].is_integer():
-            try:
-                keys = keys.set_column(place, field.name, keys[field.name].cast(columns[field.name].to_pyarrow()))
-            except pa.ArrowInvalid:
-                continue  # a key that the table cannot hold
+        kind = columns.get(field.name)
+        if kind is None or not (kind.is_integer() or kind.is_floating()):
+            continue
+        to = kind.to_pyarrow() if kind.is_integer() else pa.float64()
+        try:
+            keys = keys.set_column(place, field.name, keys[field.name].cast(to))
+        except pa.ArrowInvalid as error:  # a key that the table cannot hold
+            if kind.is_floating():
+                raise InputError(
+                    f"context {field.name}: expected integers, since some keys are beyond 2**53, got {kind}; convert "
+                    "the column"
+                ) from error
     return keys
 
 

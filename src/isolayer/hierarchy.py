@@ -80,7 +80,9 @@ def fit_levels(histogram: Histogram, *, shrinkage: Shrinkage = "auto", floor: fl
         parent = np.zeros(1, np.int64) if depth == 0 else part.parents(depth - 1)[0]
         choice = _choice(part, above, parent, given[depth], anchor)
         out = (values[rows], variance[rows], mass[rows])
-        worst = max(worst, _fit_level(part, (above, above_variance, parent), choice, anchor, floor, out))
+        residual = _fit_level(part, (above, above_variance, parent), choice, anchor, floor, out)
+        _refuse_overflow(part, residual, *out)
+        worst = max(worst, residual)
         count[rows] = np.bincount(part.group, part.count, minlength=part.groups)
         used.append(choice.strength)
         above, above_variance, start = values[rows], variance[rows], rows.stop
@@ -166,7 +168,17 @@ def _fit_level(
 
     # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        return max(pool.map(fit_chunk, range(0, part.groups, _CHUNK)), default=0.0)
+        residuals = list(pool.map(fit_chunk, range(0, part.groups, _CHUNK)))
+    return float(np.max(residuals, initial=0.0))  # NaN where one is
+
+
+def _refuse_overflow(part: Histogram, residual: float, *curves: NDArray[np.floating[Any]]) -> None:
+    if not (np.isfinite(residual) and all(np.isfinite(column).all() for column in curves)):
+        lightest, heaviest = part.weight.min(initial=np.inf), part.weight.max(initial=0.0)
+        raise InputError(
+            f"weight: expected weights that curves can be computed from, got sums from {lightest:g} to {heaviest:g} in "
+            "a bin, too large or too small; scale them to about 1"
+        )
 
 
 def _known(cells: Cells, centre: Floats) -> Floats:

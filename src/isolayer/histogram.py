@@ -18,11 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, need
 from isolayer.grid import Grid
-from isolayer.keys import Codes, combine, encode, typed
+from isolayer.keys import Codes, combine, context_names, encode, typed
 
 Sums = NDArray[np.float64]
 
 BINS_PER_STEP = 4
+LEAST_WEIGHT, MOST_WEIGHT = 1e-200, 1e100  # less is none; squares of what lies between are still numbers
 _SUMS = ("count", "weight", "weight_squared", "positive", "logit")
 Place = tuple[Codes, NDArray[Any], NDArray[Any]]  # group, fold and bin, each [cells] or [rows]
 _DENSE = 1 << 22  # up to so many cells a table beats sorting, however few rows there are
@@ -79,7 +80,7 @@ class Histogram:
     keys: tuple[NDArray[Any], ...]
     group: Codes
     fold: NDArray[np.int8]
-    bin: NDArray[np.int16]
+    bin: NDArray[np.int32]
     count: Sums
     weight: Sums
     weight_squared: Sums
@@ -103,7 +104,7 @@ class Histogram:
             logit: Scores on the logit scale, shape ``[n]``.
             label: Labels in [0, 1], shape ``[n]``; soft labels are allowed.
             context: Context columns by name, coarse to fine: strings, integers or booleans, shape ``[n]``.
-            weight: Non-negative weights; by default 1. A row of weight 0 is as good as absent.
+            weight: Weights from 0 to ``MOST_WEIGHT``; by default 1. A row of less than ``LEAST_WEIGHT`` is absent.
             fold: Fold of each row, 0 to 126; by default all in fold 0.
             grid: Where the knots are; by default ``Grid()``.
         """
@@ -113,8 +114,8 @@ class Histogram:
         coded = {name: encode(column, name) for name, column in context.items()}
         for name, (_, codes) in coded.items():
             _same_length(f"context {name}", len(codes), len(logits))
-        used = None if weights is None or weights.all() else np.flatnonzero(weights)
-        if used is not None and weights is not None:
+        if weights is not None and not (weights >= LEAST_WEIGHT).all():
+            used = np.flatnonzero(weights >= LEAST_WEIGHT)
             logits, labels, weights, folds = logits[used], labels[used], weights[used], folds[used]
             coded = {name: (vocabulary, codes[used]) for name, (vocabulary, codes) in coded.items()}
         sizes = [len(vocabulary) for vocabulary, _ in coded.values()]
@@ -153,7 +154,7 @@ class Histogram:
         need("ibis", "data")
         from isolayer.tables import Reading, histogram_of
 
-        reading = Reading(tuple(contexts), score, label, weight, scale, grid or Grid(), folds)
+        reading = Reading(context_names(contexts), score, label, weight, scale, grid or Grid(), folds)
         return histogram_of(table, reading, on_bad_rows=on_bad_rows)[0]
 
     @classmethod
@@ -202,7 +203,7 @@ class Histogram:
         cells, totals = _add_up(cell, groups * folds * bins(grid), sums)
         group, rest = np.divmod(cells, folds * bins(grid))
         fold, at = np.divmod(rest, bins(grid))
-        return cls(grid, contexts, keys, group, fold.astype(np.int8), at.astype(np.int16), *totals)
+        return cls(grid, contexts, keys, group, fold.astype(np.int8), at.astype(np.int32), *totals)
 
     @property
     def groups(self) -> int:
@@ -238,10 +239,22 @@ class Histogram:
                 f"subtract: expected rows that are part of this histogram, got {int(-rest.count.min())} more in one "
                 "cell than it holds; subtract only what was merged"
             )
-        return rest._kept(rest.count > 0.5)
+        # All cells of the other are cells of this one, so those of the rest are in the order of this one's.
+        noise, gone = 1e-9 * self.weight + 1e-14 * self.weight.max(initial=0.0), rest.count < 0.5
+        strange = (rest.positive < -noise) | (rest.positive > rest.weight + noise)
+        if (strange | (rest.weight < -noise) | (gone & (rest.weight > noise))).any():
+            raise InputError(
+                "subtract: expected rows with the weights and labels they have in this histogram, got others; subtract "
+                "rows scaled the same way"
+            )
+        squares, positive = np.maximum(rest.weight_squared, 0), np.clip(rest.positive, 0, rest.weight)
+        rest = replace(rest, weight_squared=squares, positive=positive)
+        return rest._kept(~gone & (rest.weight > 1e-12 * self.weight))  # less is what rounding leaves
 
     def scaled(self, factor: float) -> Histogram:
         """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
+
+        Cells that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
 
         >>> Histogram.from_arrays([0.1], [1]).scaled(0.5).weight.tolist()
         [0.5]
@@ -250,13 +263,9 @@ class Histogram:
             raise InputError(f"factor: expected a positive number, got {factor}; use one in (0, 1] to forget")
         if factor == 1:
             return self
-        return replace(
-            self,
-            weight=self.weight * factor,
-            weight_squared=self.weight_squared * factor**2,
-            positive=self.positive * factor,
-            logit=self.logit * factor,
-        )
+        factors = {"weight": factor, "weight_squared": factor**2, "positive": factor, "logit": factor}
+        part = replace(self, **{name: getattr(self, name) * by for name, by in factors.items()})
+        return part._kept(part.weight >= LEAST_WEIGHT)
 
     def level(self, depth: int) -> Histogram:
         """The histogram of the first ``depth`` context columns, folds kept; depth 0 is all rows together.
@@ -382,7 +391,8 @@ def _checked_rows(logit: ArrayLike, label: ArrayLike, weight: ArrayLike | None) 
     _all_rows("logit", logits, np.isfinite(logits), "finite numbers", "drop or repair those rows")
     _all_rows("label", labels, (labels >= 0) & (labels <= 1), "numbers in [0, 1]", "map the labels to 0 and 1")
     if weights is not None:
-        _all_rows("weight", weights, (weights >= 0) & (weights < np.inf), "finite numbers >= 0", "drop those rows")
+        good, rule = (weights >= 0) & (weights <= MOST_WEIGHT), f"numbers from 0 to {MOST_WEIGHT}"
+        _all_rows("weight", weights, good, rule, "drop or scale those rows")
     return logits, labels, weights
 
 

@@ -24,6 +24,22 @@ Column = Any  # whatever `encode` takes
 _DENSE = 1 << 22  # up to so many possible codes a table beats hashing and sorting, however few rows there are
 
 
+def context_names(contexts: Sequence[str]) -> tuple[str, ...]:
+    """Names of context columns, each of them once.
+
+    >>> context_names(["device", "device"])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: contexts: expected every name once, got ('device', 'device'); name each column once
+    """
+    if isinstance(contexts, str):
+        raise InputError(f"contexts: expected names in a tuple, got {contexts!r}; use ({contexts!r},)")
+    names = tuple(contexts)
+    if len(set(names)) < len(names):
+        raise InputError(f"contexts: expected every name once, got {names}; name each column once")
+    return names
+
+
 def encode(column: Column, name: str = "context") -> tuple[NDArray[Any], Codes]:
     """Distinct values of a column, sorted, and the place of each row's value among them.
 
@@ -144,7 +160,7 @@ def _numbers(column: Column, name: str) -> tuple[NDArray[Any], NDArray[np.bool_]
             raise InputError(f"context {name}: expected integers below 2**63, got {values.max()}; use strings")
         return values.astype(np.int64, copy=False), None
     missing = np.isnan(values)
-    values = np.where(missing, 0, values)
+    values = np.where(missing, 0, values.astype(np.float64))
     unfit = values[(values != np.round(values)) | (np.abs(values) >= 2**53)]
     if len(unfit):
         raise InputError(f"context {name}: expected strings, integers or booleans, got {unfit[0]}; bin or convert it")
@@ -170,10 +186,11 @@ def _lookup_numbers(values: NDArray[Any], known: NDArray[Any]) -> Codes:
     if size > max(_DENSE, 4 * len(values)):
         guess = np.searchsorted(known, values).clip(max=len(known) - 1)
         return np.where(known[guess] == values, guess, -1)
+    limits = np.iinfo(np.int64)  # nothing is beyond these
+    below, above = max(lowest - 1, limits.min), min(lowest + size, limits.max)
     table = np.full(size + 2, -1)  # one more at either end, for whatever is below or above
-    table[known - lowest + 1] = np.arange(len(known))
-    inside = np.clip(values, lowest - 1, lowest + size)
-    return np.asarray(table[inside - (lowest - 1)])
+    table[known - below] = np.arange(len(known))
+    return np.asarray(table[np.clip(values, below, above) - below])
 
 
 def _encode_strings(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDArray[np.bool_] | None]:
@@ -182,6 +199,7 @@ def _encode_strings(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDA
         values, codes, missing = _hash_by_arrow(column, name)
     else:
         values, codes, missing = _hash_by_dict(column, name)
+    values, _ = _numbers(values, name) or (values, None)  # whole numbers may come as floats
     if values.dtype.kind not in _KINDS:
         raise _unfit(name, values.dtype)
     used, codes = present_codes(codes, max(1, len(values)))  # a categorical may list what never occurs
@@ -202,8 +220,7 @@ def _hash_by_arrow(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDAr
         ) from error
     if isinstance(array, pa.ChunkedArray):
         array = array.unify_dictionaries().combine_chunks()
-    missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    array = array.drop_null() if array.null_count else array
+    array, missing = _without_missing(array)
     if not pa.types.is_dictionary(array.type):
         array = array.cast(pa.large_string()) if pa.types.is_string_view(array.type) else array
         array = array.dictionary_encode()
@@ -215,11 +232,22 @@ def _hash_by_arrow(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDAr
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         values = np.array(array.dictionary.to_pylist(), dtype=str)
     elif pa.types.is_floating(kind):
-        numbers, _ = _numbers(array.dictionary.to_numpy(zero_copy_only=False), name) or (np.empty(0), None)
-        values = numbers
+        values = array.dictionary.to_numpy(zero_copy_only=False)
     else:
         raise _unfit(name, kind)
     return values, array.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), missing
+
+
+def _without_missing(array: Any) -> tuple[Any, NDArray[np.bool_] | None]:
+    """The values of an Arrow array that are neither null nor NaN, and where it has none; None if it has all."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type) and pa.types.is_floating(array.type.value_type):
+        array = array.dictionary_decode()  # NaN may be one of its words
+    if not array.null_count and not pa.types.is_floating(array.type):
+        return array, None
+    missing = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    return (array.filter(~missing), missing) if missing.any() else (array, None)
 
 
 def _hash_by_dict(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDArray[np.bool_] | None]:

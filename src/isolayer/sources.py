@@ -61,6 +61,11 @@ def is_relation(source: Any) -> bool:
     return type(source).__name__ == "DuckDBPyRelation"
 
 
+def is_number(kind: Any) -> bool:
+    """Whether a column of this type holds numbers or booleans, or nothing at all, as one of no rows may."""
+    return bool(kind.is_numeric() or kind.is_boolean() or kind.is_null())
+
+
 def unbound(relation: Any, name: str = ROWS) -> Table:
     """An Ibis table with the columns of a DuckDB relation, to build expressions for :func:`relation_query`."""
     schema = relation.limit(0).to_arrow_table().schema

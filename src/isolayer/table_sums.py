@@ -10,12 +10,13 @@ from typing import Any
 import ibis
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from isolayer.errors import InputError
-from isolayer.metrics.bins import LOGIT_LIMIT, BinSums
+from isolayer.metrics.bins import LOGIT_LIMIT, BinSums, at_least
 from isolayer.metrics.rows import PROB_FLOOR
 from isolayer.metrics.sums import SegmentSums, Sums
-from isolayer.sources import Table, Value, collect, double
+from isolayer.sources import Table, Value, collect, double, is_number
 
 _SUMS = ("weight", "positive", "expected", "loss", "squared_error")
 
@@ -46,10 +47,11 @@ def segment_sums_of(source: Any, *, prob: str, label: str, segment: str, weight:
         ),
     )
     _refuse_bad_rows(answer)
-    if answer["key"].null_count:
-        raise InputError(f"column {segment}: expected no NULL segments, got some; name them, or leave them out")
+    if pc.any(answer["key"].is_null(nan_is_null=True)).as_py():
+        raise InputError(f"column {segment}: expected no NULL or NaN segments, got some; name them, or leave them out")
     answer = answer.sort_by("key")
-    key = np.array(answer["key"].to_pylist())
+    column = answer["key"]
+    key = column.to_numpy() if pa.types.is_temporal(column.type) else np.array(column.to_pylist())
     return SegmentSums(key, *(answer[name].to_numpy().astype(np.float64) for name in _SUMS))
 
 
@@ -60,8 +62,7 @@ def bin_sums_of(source: Any, *, prob: str, label: str, weight: str | None, bins:
     >>> bin_sums_of(rows, prob="prob", label="label", weight=None, bins=4096).auc
     0.75
     """
-    if bins < 2:
-        raise InputError(f"bins: expected at least 2, got {bins}; try 4096")
+    at_least("bins", bins, 2)
     names = ("weight", "positive", "expected", "squared_error")
     answer = collect(
         source,
@@ -79,8 +80,8 @@ def bin_sums_of(source: Any, *, prob: str, label: str, weight: str | None, bins:
 
 def _rows(table: Table, prob: str, label: str, weight: str | None, key: Value | None = None) -> Table:
     """Weighted quantities of each row; those of rows that cannot be used are NULL, and such rows are marked."""
-    p, y = (_column(table, name).cast("float64") for name in (prob, label))
-    w = double(1) if weight is None else _column(table, weight).cast("float64")
+    p, y = _numbers(table, prob), _numbers(table, label)
+    w = double(1) if weight is None else _numbers(table, weight)
     good = p.between(double(0), double(1)) & y.between(double(0), double(1))
     if weight is not None:
         good &= w.between(double(0), double(1e300))
@@ -104,7 +105,7 @@ def _totals(names: tuple[str, ...]) -> dict[str, Value]:
 
 def _bin(table: Table, prob: str, bins: int) -> Value:
     """The bin of :meth:`BinSums.from_rows`."""
-    p = _column(table, prob).cast("float64")
+    p = _numbers(table, prob)
     inside = ibis.least(ibis.greatest(p, double(PROB_FLOOR)), double(1 - PROB_FLOOR))  # beyond both limits of the bins
     logit = inside.ln() - (double(1) - inside).ln()
     clipped = ibis.least(ibis.greatest(logit, double(-LOGIT_LIMIT)), double(LOGIT_LIMIT))
@@ -118,6 +119,13 @@ def _column(table: Table, name: str) -> Value:
     return table[name]
 
 
+def _numbers(table: Table, name: str) -> Value:
+    column = _column(table, name)
+    if not is_number(column.type()):
+        raise InputError(f"column {name}: expected numbers, got {column.type()}; convert it")
+    return column.cast("float64")
+
+
 def _refuse_bad_rows(answer: pa.Table) -> None:
     bad, rows = (sum(count or 0 for count in answer[name].to_pylist()) for name in ("bad", "rows"))
     if not rows:
@@ -127,3 +135,5 @@ def _refuse_bad_rows(answer: pa.Table) -> None:
             f"rows: expected probabilities and labels in [0, 1] and finite weights >= 0, got {bad} others in {rows} "
             "rows; repair them, or leave them out"
         )
+    if not sum(answer["weight"].to_pylist()):
+        raise InputError("weight: expected a positive sum, got 0.0; give some row a weight")

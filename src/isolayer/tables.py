@@ -24,24 +24,25 @@ from numpy.typing import NDArray
 from isolayer.curves import NEAR, Scale
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.histogram import BINS_PER_STEP, Histogram, bins
-from isolayer.keys import combine, encode
-from isolayer.sources import Table, Value, as_table, collect, double, is_relation, unbound
+from isolayer.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT, Histogram, bins
+from isolayer.keys import combine, context_names, encode
+from isolayer.sources import Table, Value, as_table, collect, double, is_number, is_relation, unbound
 
 OnBadRows = Literal["error", "drop"]
 
 _MOST = 1e300  # a number is finite when it lies between this and its negative: true of NaN in no engine
 _DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
 _PRIME = 2**31 - 1
-_UNUSED = -1  # bin of rows of weight 0
+_UNUSED = -1  # bin of rows that weigh nothing
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -2: "scores that are NULL, NaN or infinite",
     -3: "labels that are NULL or outside [0, 1]",
-    -4: "weights that are NULL, infinite or negative",
-    -5: "NULL contexts",
+    -4: f"weights that are NULL, negative or above {MOST_WEIGHT}",
+    -5: "contexts that are NULL or NaN",
     -6: "negative rates that are NULL or outside (0, 1]",
-    -7: "times that are NULL",
+    -7: "times that are NULL, NaN or infinite",
 }
+_PROBS = "scores that are NULL or outside [0, 1]"
 _SCORE, _LABEL, _WEIGHT, _CONTEXT, _RATE, _TIME = _KINDS
 
 
@@ -78,6 +79,11 @@ class Reading:
     negative_rate: float | str | None = None
     half_life: tuple[str, float | timedelta] | None = None
 
+    def __post_init__(self) -> None:
+        context_names(self.contexts)
+        if self.scale not in ("logit", "prob"):
+            raise InputError(f'scale: expected "logit" or "prob", got {self.scale!r}; choose one')
+
 
 def histogram_of(
     source: Any, reading: Reading, *, on_bad_rows: OnBadRows = "error"
@@ -101,7 +107,7 @@ def histogram_of(
         raise InputError(f'on_bad_rows: expected "error" or "drop", got {on_bad_rows!r}; choose one')
     newest = latest(source, reading)
     cells = collect(source, lambda table: grouped(table, reading, newest=newest))
-    bad = _bad_rows(cells)
+    bad = _bad_rows(cells, reading)
     if bad:
         total = sum(cells["count"].to_pylist())
         counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
@@ -117,16 +123,18 @@ def histogram_of(
 
 
 def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> Table:
-    """The histogram of a table as one lazy expression: columns of contexts, ``fold`` if there are any, ``bin``, sums.
+    """The histogram of a table as one lazy expression: contexts, ``fold`` if there are any, ``bin``, sums.
 
-    >>> rows = ibis.table({"score": "float64", "label": "int8"}, name="rows")
-    >>> grouped(rows, Reading()).columns
-    ('bin', 'count', 'positive', 'logit')
+    Contexts are called ``context_0`` and so on, whatever their names, so that none is taken for a sum.
+
+    >>> rows = ibis.table({"score": "float64", "label": "int8", "bin": "string"}, name="rows")
+    >>> grouped(rows, Reading(("bin",))).columns
+    ('context_0', 'bin', 'count', 'positive', 'logit')
     """
     _check_columns(table, reading)
     _, logit = _logit(table, reading)
     label, weight = table[reading.label].cast("float64"), _weight(table, reading, newest)
-    keys = {name: table[name] for name in reading.contexts}
+    keys = {_context(place): table[name] for place, name in enumerate(reading.contexts)}
     if reading.folds is not None:
         keys["fold"] = _fold(table, reading)
     prepared = table.select(
@@ -167,14 +175,22 @@ def fold_of(score: NDArray[np.float64], folds: int) -> NDArray[np.int64]:
 
 def sample_query(source: Any, reading: Reading) -> str:
     """SQL, on one line, that shows ten rows that cannot be used."""
-    if isinstance(source, str | Path):
-        table = ibis.table(as_table(source).schema(), name=str(source))  # DuckDB reads a path as a table
-    else:
-        table = unbound(source, "relation") if is_relation(source) else as_table(source)
-        table = table if isinstance(source, ibis.Table) else ibis.table(table.schema(), name="frame")
+    table = unbound(source, "relation") if is_relation(source) else as_table(source)
+    lasting = isinstance(source, ibis.Table | str | Path)
+    table = table if lasting or is_relation(source) else ibis.table(table.schema(), name="frame")
     good = ibis.and_(*(rule for _, rule in _rules(table, reading, _plain_weight(table, reading))))
     bad = table.filter(~good.fill_null(False)).limit(10)
-    return re.sub(r"\s+", " ", str(ibis.to_sql(bad)))
+    query = re.sub(r"\s+", " ", str(ibis.to_sql(bad)))
+    return _from_files(query, ibis.get_backend(table)) if lasting else query
+
+
+def _from_files(query: str, backend: Any) -> str:
+    """A query of what Ibis read from files, with the files in place of the views that it made of them."""
+    if backend.name == "duckdb":
+        views = "SELECT view_name, sql FROM duckdb_views() WHERE view_name LIKE 'ibis_read_%'"
+        for name, made in backend.con.execute(views).fetchall():
+            query = query.replace(f'"{name}"', f"({made.partition(' AS ')[2].rstrip(';')})")
+    return query
 
 
 def latest(source: Any, reading: Reading) -> float | None:
@@ -195,7 +211,7 @@ def _check_columns(table: Table, reading: Reading) -> None:
         if name is not None and name not in columns:
             raise InputError(f"column {name}: expected it in the table, got {list(columns)}; name another")
     for name in numeric:
-        if name is not None and not (columns[name].is_numeric() or columns[name].is_boolean()):
+        if name is not None and not is_number(columns[name]):
             raise InputError(f"column {name}: expected numbers, got {columns[name]}; convert it")
     folds = reading.folds[0] if isinstance(reading.folds, tuple) else reading.folds
     if folds is not None and not 1 <= folds <= 127:
@@ -241,7 +257,8 @@ def _time(table: Table, reading: Reading) -> Value:
         column = column.cast("timestamp")
     if column.type().is_timestamp():
         return column.epoch_seconds().cast("float64") + column.microsecond().cast("float64") / double(1e6)
-    return column.cast("float64")
+    number = column.cast("float64")
+    return ibis.ifelse(number.between(double(-_MOST), double(_MOST)), number, ibis.null("float64"))
 
 
 def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[int, Value]]:
@@ -253,12 +270,16 @@ def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[i
         share = table[rate].cast("float64")
         rules.append((_RATE, (share > double(0)) & (share <= double(1))))
     if life is not None:
-        rules.append((_TIME, table[life[0]].notnull()))
+        rules.append((_TIME, _time(table, reading).notnull()))
     if weight is not None:
-        rules.append((_WEIGHT, weight.between(double(0), double(_MOST))))
+        rules.append((_WEIGHT, weight.between(double(0), double(MOST_WEIGHT))))
     if reading.missing == "error":
-        rules += [(_CONTEXT, table[name].notnull()) for name in reading.contexts]
+        rules += [(_CONTEXT, _known(table[name])) for name in reading.contexts]
     return rules
+
+
+def _known(context: Value) -> Value:
+    return context.notnull() & ~context.isnan() if context.type().is_floating() else context.notnull()
 
 
 def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
@@ -270,7 +291,7 @@ def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
     rules = _rules(table, reading, weight)
     good = ibis.and_(*(rule for _, rule in rules))
     if weight is not None:
-        at = ibis.ifelse(weight > double(0), at, _UNUSED)
+        at = ibis.ifelse(weight >= double(LEAST_WEIGHT), at, _UNUSED)
     # One condition decides for nearly every row; why a row failed is asked only where it did.
     why = ibis.cases(*((~rule.fill_null(False), kind) for kind, rule in rules), else_=_SCORE)
     return ibis.ifelse(good, at, why).cast("int32")
@@ -302,31 +323,37 @@ def _mix(whole: Any) -> Any:
     return (once * once + once) % _PRIME
 
 
+def _context(place: int) -> str:
+    """What a context column is called in the answer of an engine."""
+    return f"context_{place}"
+
+
 def _named(name: str, value: Value | None) -> dict[str, Value]:
     return {} if value is None else {name: value}
 
 
 def _rule(reading: Reading) -> str:
     score = "finite scores" if reading.scale == "logit" else "scores in [0, 1]"
-    weight = "" if reading.weight is None else ", weights >= 0"
-    return f"{score}, labels in [0, 1]{weight}" + (", no NULL contexts" if reading.missing == "error" else "")
+    weight = "" if reading.weight is None else f", weights from 0 to {MOST_WEIGHT}"
+    return f"{score}, labels in [0, 1]{weight}" + (", no missing contexts" if reading.missing == "error" else "")
 
 
-def _bad_rows(cells: pa.Table) -> dict[str, int]:
+def _bad_rows(cells: pa.Table, reading: Reading) -> dict[str, int]:
     """How many rows of each kind cannot be used."""
     bad = cells.filter(pc.less(cells["bin"], _UNUSED))
     kind, count = bad["bin"].to_numpy(), bad["count"].to_numpy()
-    return {text: int(count[kind == code].sum()) for code, text in _KINDS.items() if (kind == code).any()}
+    kinds = _KINDS if reading.scale == "logit" else _KINDS | {_SCORE: _PROBS}
+    return {text: int(count[kind == code].sum()) for code, text in kinds.items() if (kind == code).any()}
 
 
 def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
     """Number the groups of an engine's answer, and put its cells in order."""
-    coded = [encode(_fast(cells[name]), name) for name in reading.contexts]
+    coded = [encode(_fast(cells[_context(place)]), name) for place, name in enumerate(reading.contexts)]
     sizes = [len(vocabulary) for vocabulary, _ in coded]
     parts, group = combine([codes for _, codes in coded], sizes, len(cells))
     keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
     fold = cells["fold"].to_numpy().astype(np.int8) if "fold" in cells.column_names else np.zeros(len(cells), np.int8)
-    at = cells["bin"].to_numpy().astype(np.int16)
+    at = cells["bin"].to_numpy().astype(np.int32)
     names = ("count", "weight", "weight_squared", "positive", "logit")
     present = {name: cells[name].to_numpy() for name in names if name in cells.column_names}
     groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1

@@ -1,6 +1,6 @@
 WITH `isolayer_keys` AS (SELECT * FROM UNNEST([STRUCT(CAST('tv' AS STRING) AS `device`, CAST(NULL AS INT64) AS `position`, CAST(1 AS INT64) AS `isolayer_level`, CAST(1 AS INT64) AS `isolayer_base`),
 ('web',NULL,1,2),
-('web',0,2,3)])), `isolayer_cells` AS (SELECT * FROM UNNEST([STRUCT(CAST(0 AS INT64) AS `cell`, CAST(-2.0E0 AS FLOAT64) AS `v`, CAST(2.5E0 AS FLOAT64) AS `r0`, CAST(1.5E0 AS FLOAT64) AS `r1`),
+('web',0,2,3)])), `isolayer_cells` AS (SELECT * FROM UNNEST([STRUCT(CAST(0 AS INT64) AS `isolayer_at`, CAST(-2.0E0 AS FLOAT64) AS `isolayer_v`, CAST(2.5E0 AS FLOAT64) AS `isolayer_r0`, CAST(1.5E0 AS FLOAT64) AS `isolayer_r1`),
 (1,-3.0E0,3.0E0,1.5E0),
 (2,-2.5E0,2.75E0,2.25E0),
 (3,-1.0E0,1.75E0,3.25E0)]))
@@ -16,10 +16,10 @@ SELECT
         -(
           LEAST(
             GREATEST(
-              `t3`.`v` + (
-                LEAST(`t13`.`isolayer_into`, 1.0) * `t3`.`r0`
+              `t3`.`isolayer_v` + (
+                LEAST(`t13`.`isolayer_into`, 1.0) * `t3`.`isolayer_r0`
               ) + (
-                GREATEST(`t13`.`isolayer_into` - 1.0, 0.0) * `t3`.`r1`
+                GREATEST(`t13`.`isolayer_into` - 1.0, 0.0) * `t3`.`isolayer_r1`
               ) + `t13`.`isolayer_outside`,
               -700.0
             ),
@@ -107,4 +107,4 @@ FROM (
   ) AS `t11`
 ) AS `t13`
 INNER JOIN `isolayer_cells` AS `t3`
-  ON `t13`.`isolayer_cell` = `t3`.`cell`
+  ON `t13`.`isolayer_cell` = `t3`.`isolayer_at`

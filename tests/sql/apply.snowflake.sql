@@ -7,7 +7,7 @@ WITH "isolayer_keys" AS (SELECT * FROM (VALUES
 (1,-3.0E0,3.0E0,1.5E0),
 (2,-2.5E0,2.75E0,2.25E0),
 (3,-1.0E0,1.75E0,3.25E0)
-) AS t("cell", "v", "r0", "r1"))
+) AS t("isolayer_at", "isolayer_v", "isolayer_r0", "isolayer_r1"))
 SELECT
   "t13"."id",
   "t13"."score",
@@ -20,10 +20,10 @@ SELECT
         -(
           LEAST_IGNORE_NULLS(
             GREATEST_IGNORE_NULLS(
-              "t3"."v" + (
-                LEAST_IGNORE_NULLS("t13"."isolayer_into", 1.0) * "t3"."r0"
+              "t3"."isolayer_v" + (
+                LEAST_IGNORE_NULLS("t13"."isolayer_into", 1.0) * "t3"."isolayer_r0"
               ) + (
-                GREATEST_IGNORE_NULLS("t13"."isolayer_into" - 1.0, 0.0) * "t3"."r1"
+                GREATEST_IGNORE_NULLS("t13"."isolayer_into" - 1.0, 0.0) * "t3"."isolayer_r1"
               ) + "t13"."isolayer_outside",
               -700.0
             ),
@@ -116,4 +116,4 @@ FROM (
   ) AS "t11"
 ) AS "t13"
 INNER JOIN "isolayer_cells" AS "t3"
-  ON "t13"."isolayer_cell" = "t3"."cell"
+  ON "t13"."isolayer_cell" = "t3"."isolayer_at"

@@ -1,6 +1,6 @@
 SELECT
-  "t1"."device",
-  "t1"."position",
+  "t1"."context_0",
+  "t1"."context_1",
   "t1"."fold",
   "t1"."bin",
   COUNT(*) AS "count",
@@ -10,8 +10,8 @@ SELECT
   SUM("t1"."weight" * "t1"."logit") AS "logit"
 FROM (
   SELECT
-    "t0"."device",
-    "t0"."position",
+    "t0"."device" AS "context_0",
+    "t0"."position" AS "context_1",
     IFF(
       "t0"."score" BETWEEN -1E+300 AND 1e+300,
       (
@@ -86,9 +86,9 @@ FROM (
     CAST(IFF(
       "t0"."score" BETWEEN 0.0 AND 1.0
       AND CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0
-      AND "t0"."weight" BETWEEN 0.0 AND 1e+300,
+      AND "t0"."weight" BETWEEN 0.0 AND 1e+100,
       IFF(
-        "t0"."weight" > 0.0,
+        "t0"."weight" >= 1e-200,
         CAST(CAST(FLOOR(
           LEAST(
             GREATEST(
@@ -116,7 +116,7 @@ FROM (
         )
         THEN -3
         WHEN NOT (
-          COALESCE("t0"."weight" BETWEEN 0.0 AND 1e+300, FALSE)
+          COALESCE("t0"."weight" BETWEEN 0.0 AND 1e+100, FALSE)
         )
         THEN -4
         ELSE -2

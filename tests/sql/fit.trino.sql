@@ -1,6 +1,6 @@
 SELECT
-  "t1"."device",
-  "t1"."position",
+  "t1"."context_0",
+  "t1"."context_1",
   "t1"."fold",
   "t1"."bin",
   COUNT(*) AS "count",
@@ -10,8 +10,8 @@ SELECT
   SUM("t1"."weight" * "t1"."logit") AS "logit"
 FROM (
   SELECT
-    "t0"."device",
-    "t0"."position",
+    "t0"."device" AS "context_0",
+    "t0"."position" AS "context_1",
     IF(
       "t0"."score" BETWEEN CAST(-1E+300 AS DOUBLE) AND CAST(1e+300 AS DOUBLE),
       (
@@ -104,9 +104,9 @@ FROM (
     CAST(IF(
       "t0"."score" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
       AND CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
-      AND "t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+300 AS DOUBLE),
+      AND "t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE),
       IF(
-        "t0"."weight" > CAST(0.0 AS DOUBLE),
+        "t0"."weight" >= CAST(1e-200 AS DOUBLE),
         CAST(CAST(FLOOR(
           LEAST(
             GREATEST(
@@ -137,7 +137,7 @@ FROM (
         )
         THEN -3
         WHEN NOT (
-          COALESCE("t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+300 AS DOUBLE), FALSE)
+          COALESCE("t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE), FALSE)
         )
         THEN -4
         ELSE -2

@@ -327,6 +327,14 @@ def test_brier_parts_add_up_and_are_murphy_s(seed, bins, binning):
         assert parts.within_bin == pytest.approx(within, abs=1e-9)
 
 
+@pytest.mark.parametrize("bins", [3, 5, 10, 15])
+def test_a_probability_at_an_edge_is_in_the_bin_above(bins):
+    edges = np.arange(bins) / bins
+    for weight in (0.1, 1 / 3, 0.7, 1.1):
+        sums = BinSums.of_distinct(np.repeat(edges, 3), np.zeros(3 * bins), np.full(3 * bins, weight))
+        np.testing.assert_allclose(sums.grouped(bins, "width").weight, 3 * weight)
+
+
 @given(seed=seeds, bins=st.sampled_from([8, 64, 4096]))
 @settings(max_examples=25, deadline=None)
 def test_binned_auc_is_within_its_bound(seed, bins):
@@ -336,6 +344,14 @@ def test_binned_auc_is_within_its_bound(seed, bins):
     y[:2] = 0, 1
     sums = BinSums.from_rows(p, y, bins=bins)
     assert abs(sums.auc - metrics.auc(p, y)) <= sums.auc_bound + 1e-12
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_the_bound_needs_both_classes_as_auc_does(label):
+    sums = BinSums.from_rows([0.2, 0.7], [label, label])
+    for name in ("auc", "auc_bound"):
+        with pytest.raises(InputError, match=f"label: expected both classes for AUC, got only {label}; use more rows"):
+            getattr(sums, name)
 
 
 def test_binned_ece_and_smooth_ece_come_near_those_of_the_rows():

@@ -118,7 +118,9 @@ class BinSums:
     def auc_bound(self) -> float:
         """Half the share of (positive, negative) pairs that fall in one bin: how far ``auc`` can be from the truth."""
         negative = self.weight - self.positive
-        return float(0.5 * (self.positive @ negative) / (self.positive.sum() * negative.sum()))
+        positives, negatives = float(self.positive.sum()), float(negative.sum())
+        both_classes(positives, positives + negatives, "AUC")
+        return float(0.5 * (self.positive @ negative) / (positives * negatives))
 
     def ece(self, *, bins: int = 15, binning: Binning = "mass", norm: Norm = "l1", debiased: bool = False) -> float:
         """See :func:`isolayer.metrics.ece`; bin edges fall on edges of these bins, and given them it is exact."""
@@ -136,7 +138,7 @@ class BinSums:
             middle = np.cumsum(self.weight) - 0.5 * self.weight
             place = middle * (bins / self.weight.sum())
         elif binning == "width":
-            place = np.nan_to_num(over(self.expected, self.weight)) * bins
+            place = np.nan_to_num(over(self.expected, self.weight)) * bins + 1e-9  # 3 / 5 is at its edge, not below
         else:
             raise InputError(f"binning: expected 'mass' or 'width', got {binning!r}; choose one")
         return np.asarray(np.clip(place, 0, bins - 1), dtype=np.intp)

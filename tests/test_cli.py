@@ -2,10 +2,13 @@
 
 import io
 import json
+import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -13,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from isolayer import Curves
-from isolayer.cli import main
+from isolayer import Curves, Grid, cli
 from isolayer.cli.app import COMMANDS, app
 from isolayer.cli.reference import page
 from isolayer.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 runner = CliRunner()
+FOLDER = "--out: expected a folder that exists, got 'no'; create it"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -74,7 +77,8 @@ def test_csv_ndjson_parquet_and_stdin_give_the_same_curves(folder):
     pq.write_table(table, buffer)
     fit()
     expected = Curves.load("curves.parquet")
-    sources = [("day1.csv", None), ("day1.ndjson", None), ("day*1.parquet", None), ("-", buffer.getvalue())]
+    sources = [(name, None) for name in ("day1.csv", "day1.ndjson", "day*1.parquet", "da?1.csv", "day[1].ndjson")]
+    sources += [("-", buffer.getvalue())]
     sources += [("-", Path("day1.csv").read_bytes()), ("-", Path("day1.ndjson").read_bytes())]
     for source, data in sources:
         run("fit", source, "--contexts", "device", "--out", "other.parquet", data=data)
@@ -102,6 +106,102 @@ def test_update_is_the_fit_of_both_days_and_can_be_taken_back(folder):
     np.testing.assert_allclose(Curves.load("curves.parquet").values, first.values, atol=1e-6)
 
 
+def contents():
+    return {path.name: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("update", "sums.parquet", "day2.parquet", "--curves", "other.parquet"),
+        ("update", "sums.parquet", "day1.parquet", "--remove"),
+        ("update", "sums.parquet", "day2.parquet", "--keep", "0"),
+        ("update", "sums.parquet", "day2.parquet", "--keep", "nan"),
+        ("fit", "day2.parquet", "--sums", "nowhere/sums.parquet"),
+        ("fit", "day2.parquet", "--sums", "folder"),
+        ("fit", "day2.parquet", "--sums", "curves.parquet"),
+        ("fit", "bin.parquet", "--contexts", "bin", "--sums", "sums.parquet"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_fails_leaves_every_file_as_it_was(folder, arguments):
+    fit()
+    run("fit", "day1.parquet", "--contexts", "day", "--out", "other.parquet")
+    pq.write_table(pq.read_table("day2.parquet").rename_columns(["prob", "click", "bin", "day"]), "bin.parquet")
+    Path("folder").mkdir()
+    before = contents()
+    with pytest.raises(InputError):
+        run(*arguments)
+    assert contents() == before
+
+
+def test_update_refuses_the_calibrator_of_other_contexts(folder):
+    fit()
+    run("fit", "day1.parquet", "--contexts", "day", "--out", "other.parquet")
+    with pytest.raises(
+        InputError, match=r"--curves: expected the calibrator of the sums, by device, got one by day in"
+    ):
+        run("update", "sums.parquet", "day2.parquet", "--curves", "other.parquet")
+
+
+def test_sampled_negatives_can_be_fitted_updated_and_checked(folder):
+    keep = np.random.default_rng(3).random(6000) < 0.5
+    for day in ("day1", "day2"):
+        table = pq.read_table(f"{day}.parquet")
+        table = table.filter(pa.array(keep | (table["click"].to_numpy() == 1)))
+        pq.write_table(table.append_column("rate", pa.array(np.full(len(table), 0.5))), f"{day}.parquet")
+    fit("--negative-rate", "0.5")
+    run("check", "day2.parquet", code=1)
+    run("check", "day2.parquet", "--negative-rate", "0.5")
+    run("check", "day2.parquet", "--negative-rate", "rate")
+    run("update", "sums.parquet", "day2.parquet", "--negative-rate", "rate")
+    run("fit", "day[12].parquet", "--contexts", "device", "--negative-rate", "0.5", "--out", "whole.parquet")
+    both, whole = Curves.load("curves.parquet"), Curves.load("whole.parquet")
+    np.testing.assert_allclose(both.values, whole.values, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", ["nan", "0", "-1", "2"])
+@pytest.mark.parametrize("command", [("fit",), ("check",), ("update", "sums.parquet")], ids=" ".join)
+def test_a_share_of_negatives_is_above_0_and_at_most_1(folder, command, rate):
+    fit()
+    before = contents()
+    with pytest.raises(InputError, match=r"^--negative-rate: expected a share in \(0, 1\] or a column, got"):
+        run(*command, "day2.parquet", f"--negative-rate={rate}")
+    assert contents() == before
+
+
+def test_bad_rows_are_told_in_the_words_of_the_command_line(folder, recwarn):
+    day = pq.read_table("day1.parquet")
+    pq.write_table(day.set_column(1, "click", pa.array([None, 7] + [0, 1] * 2999)), "bad.parquet")
+    with pytest.raises(InputError, match=r"leave them out by --on-bad-rows drop\. To see some: ") as error:
+        run("fit", "bad.parquet")
+    assert len(duckdb.sql(str(error.value).partition("To see some: ")[2]).fetchall()) == 2
+    with pytest.raises(InputError, match=r"leave them out by --on-bad-rows drop$"):
+        run("fit", "-", data=Path("bad.parquet").read_bytes())
+    assert "left out: 2 labels" in run("fit", "bad.parquet", "--on-bad-rows", "drop").stderr
+    assert not [one for one in recwarn if one.category.__name__ == "RowsDropped"]
+    with pytest.raises(InputError, match=r"^--on-bad-rows: expected error or drop, got 'maybe'; choose one"):
+        run("fit", "bad.parquet", "--on-bad-rows", "maybe")
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_fit_refuses_labels_of_one_class(folder, label):
+    day = pq.read_table("day1.parquet")
+    pq.write_table(day.set_column(1, "click", pa.array(np.full(6000, label))), "one.parquet")
+    with pytest.raises(InputError, match=f"--label: expected labels of both classes .*, got {label} only; check it"):
+        run("fit", "one.parquet")
+    assert not Path("curves.parquet").exists()
+
+
+def test_standard_input_leaves_no_file_behind(folder, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    run("fit", "-", "--contexts", "device", data=Path("day1.parquet").read_bytes())
+    run("apply", "-", data=Path("day1.parquet").read_bytes())
+    assert not list((tmp_path / "temporary").iterdir())
+    assert pq.read_metadata("calibrated.parquet").num_rows == 6000
+
+
 def test_check_ends_with_one_when_a_context_drifted(folder):
     fit()
     result = run("check", "day2.parquet")
@@ -113,12 +213,35 @@ def test_check_ends_with_one_when_a_context_drifted(folder):
     assert "drifted: 1 of 3 contexts" in result.stderr
 
 
+def test_check_counts_contexts_only_where_there_are_any(folder):
+    run("fit", "day1.parquet")
+    pq.write_table(log(2, shift=2.0), "day3.parquet")
+    assert "drifted: all rows together; refit" in run("check", "day3.parquet", code=1).stderr
+
+
 def test_compare_gates_a_release(folder):
     fit()
     run("fit", "day2.parquet", "--contexts", "device", "--out", "new.parquet")
     assert "largest change" in run("compare", "curves.parquet", "new.parquet").stderr
     run("compare", "curves.parquet", "curves.parquet", "--most", "0.0001")
     assert "beyond --most" in run("compare", "curves.parquet", "new.parquet", "--most", "1e-6", code=1).stderr
+    with pytest.raises(InputError, match=r"^--most: expected a number of at least 0, got nan"):
+        run("compare", "curves.parquet", "new.parquet", "--most", "nan")
+
+
+def test_compare_shows_the_largest_change_first(folder):
+    run("fit", "day1.parquet", "--contexts", "device,day")
+    run("fit", "day2.parquet", "--contexts", "device,day", "--out", "new.parquet")
+    rows = run("compare", "curves.parquet", "new.parquet", "--json").stdout.splitlines()
+    largest, average = ([json.loads(row)[name] for row in rows] for name in ("largest", "average"))
+    assert largest == sorted(largest, reverse=True)
+    assert average != sorted(average, reverse=True)  # or the test could not tell the two orders apart
+
+
+def test_fit_and_export_count_the_same_contexts_and_curves(folder):
+    numbers = json.loads(run("fit", "day1.parquet", "--contexts", "device,day", "--json").stdout)
+    exported = json.loads(run("export", "curves.parquet", "--out", "curves.sql", "--json").stdout)
+    assert (numbers["contexts"], numbers["curves"]) == (exported["contexts"], exported["curves"]) == (9, 13)
 
 
 def test_export_writes_sql_onnx_and_parquet(folder):
@@ -162,6 +285,34 @@ def test_simulate_diagnose_and_train(folder):
     assert Curves.load("model/curves.parquet").contexts[0] == "task"
 
 
+def test_each_command_says_the_next_from_a_simulated_log_to_a_report(folder):
+    result = run("simulate", "--sessions", "600")
+    with pytest.raises(InputError, match=r"isolayer train log.parquet --features 'feature_\*' && isolayer score log"):
+        run("fit", "log.parquet")
+    done = []
+    while "next: isolayer " in result.stderr:
+        command = shlex.split(result.stderr.partition("next: isolayer ")[2].splitlines()[0])
+        done.append(command[0])
+        result = run(*command, *(["--epochs", "1", "--hidden", "8"] if command[0] == "train" else []))
+    assert done == ["train", "score", "fit"]
+    scored, raw = pq.read_table("scored.parquet"), pq.read_table("log.parquet")
+    assert scored.select(raw.column_names).equals(raw)
+    assert 0 < scored["click_prob"].to_numpy().min() < scored["click_prob"].to_numpy().max() < 1
+    run("check", "scored.parquet", "--score", "click_prob")
+    run("report", "scored.parquet", "--score", "click_prob")
+    text = raw.set_column(0, "feature_0", pa.array(["a"] * len(raw)))
+    pq.write_table(text, "text.parquet")
+    for message, source, *options in (
+        ("--features: expected the 12 columns that the model was trained on, got 1", "log.parquet", "feature_1"),
+        ("column feature_0: expected numbers, got string", "text.parquet", "feature_*"),
+        ("--model: expected an ONNX model, got 'log", "log.parquet", "feature_*", "--model", "log.parquet"),
+        ("--model: expected a serving model at 'no", "log.parquet", "feature_*", "--model", "no.onnx"),
+        ("log: expected no column 'click_", "scored.parquet", "feature_*"),
+    ):
+        with pytest.raises(InputError, match=f"^{message}"):
+            run("score", source, "--features", *options)
+
+
 def test_reproduce_lists_what_there_is():
     assert "offline-debiasing" in run("reproduce", "--list").stdout
 
@@ -179,15 +330,83 @@ def test_reproduce_lists_what_there_is():
         (["reproduce", "nothing"], "experiment: expected one of all,"),
         (["bench"], "bench: expected the folder benchmarks here, got none; run it in a checkout of the source"),
         (["simulate", "--clicks", "magic"], "--clicks: expected position or trust, got 'magic'; choose one"),
+        (["fit", "nope*.csv"], "log: expected a file at 'nope*.csv', got none; check the path"),
+        (["fit", "garbage.parquet"], "Invalid Input Error: File "),
+        (["check", "garbage.parquet", "--curves", "fitted.parquet"], "Invalid Input Error: File "),
+        (
+            ["check", "day1.parquet", "--curves", "garbage.parquet"],
+            "file: expected a sound file, got 'garbage.parquet'",
+        ),
+        (["train", "garbage.parquet", "--features", "x"], "Parquet magic bytes not found in footer"),
+        (["apply", "day1.parquet", "--curves", "fitted.parquet", "--out", "no/x.parquet"], FOLDER),
+        (["simulate", "--sessions", "10", "--out", "no/x.parquet"], FOLDER),
+        (["export", "fitted.parquet", "--out", "no/x.sql"], FOLDER),
+        (["export", "fitted.parquet", "--out", "no/x.onnx"], FOLDER),
+        (["report", "day1.parquet", "--curves", "fitted.parquet", "--out", "no/x.html"], FOLDER),
+        (["fit", "day1.parquet", "--out", "no/x.parquet"], FOLDER),
+        (
+            ["diagnose", "day1.parquet", "--item", "device", "--position", "nope"],
+            "--position: expected a column of the",
+        ),
+        (
+            ["diagnose", "day1.parquet", "--features", "device", "--position", "day"],
+            "column device: expected numbers, got string; convert it",
+        ),
+        (["train", "nope.parquet", "--features", "x"], "logs: expected a Parquet file or a folder of them at 'nope.pa"),
+        (["train", "day1.parquet", "--features", "prob", "--hidden", "a,b"], "--hidden: expected widths such as 64,32"),
+        (["train", "day1.parquet", "--features", "prob", "--hidden", ""], "--hidden: expected widths such as 64,32"),
+        (["train", "day1.parquet", "--features", "prob", "--tasks", "click,click"], "--tasks: expected each name once"),
+        (
+            ["train", "day1.parquet", "--features", "prob", "--contexts", "day:3,day:4"],
+            "--contexts: expected each name",
+        ),
+        (
+            ["fit", "day1.parquet", "--contexts", "device,device"],
+            "--contexts: expected each name once, got 'device' tw",
+        ),
+        (["check", "day1.parquet", "--level", "2"], "--level: expected a number between 0 and 1, got 2.0; try 0.05"),
+        (["check", "day1.parquet", "--level", "nan"], "--level: expected a number between 0 and 1, got nan; try 0.05"),
+        (["compare", "nope.parquet", "fitted.parquet"], "old: expected a calibrator at 'nope.parquet', got none; make"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_two(folder, monkeypatch, capsys, arguments, message):
+    Path("garbage.parquet").write_text("garbage\n")
+    Curves.identity(Grid(), scale="prob").save("fitted.parquet")
+    before = contents()
     monkeypatch.setattr(sys, "argv", ["isolayer", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()
-    assert error[-1].startswith(f"isolayer: {message}")
+    assert cli.run() == 2
+    error = [one for one in capsys.readouterr().err.splitlines() if one and not one.startswith("guessed: ")]
+    assert len(error) == 1
+    assert error[0].startswith(f"isolayer: {message}")
+    assert "; " in error[0]
+    assert contents() == before
+
+
+def test_a_mistake_ends_the_installed_command_with_its_line_alone(folder):
+    Path("garbage.parquet").write_text("garbage\n")
+    command = [sys.executable, "-m", "isolayer", "check", "garbage.parquet", "--curves", "fitted.parquet"]
+    Curves.identity(Grid(), scale="prob").save("fitted.parquet")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, len(result.stderr.splitlines())) == (2, "", 1), result.stderr
+    assert result.stderr.endswith("; check the log: its path, its format and its columns\n")
+
+
+def test_an_error_of_the_system_is_one_line(folder, monkeypatch, capsys):
+    Path("folder").mkdir()
+    monkeypatch.setattr(sys, "argv", ["isolayer", "demo", "--out", "day1.parquet"])
+    assert cli.run() == 2
+    assert capsys.readouterr().err.strip().endswith("; check the path, and that you may use it")
+
+
+def test_an_error_of_the_program_stays_a_traceback(folder, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("isolayer.cli.calibration._quality", broken)
+    monkeypatch.setattr(sys, "argv", ["isolayer", "fit", "day1.parquet"])
+    with pytest.raises(ZeroDivisionError):
+        cli.run()
+    assert not Path("curves.parquet").exists()
 
 
 def test_the_installed_command_answers():

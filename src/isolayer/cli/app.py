@@ -6,11 +6,17 @@ import typer
 
 from isolayer.cli.calibration import apply, check, compare, export, fit, report, update
 from isolayer.cli.debiasing import diagnose, simulate, train
+from isolayer.cli.scoring import score
 from isolayer.cli.studies import bench, demo, reproduce
 
 app = typer.Typer(
     name="isolayer",
-    help="Calibrate and debias the scores of ranking systems.",
+    help="""Calibrate and debias the scores of ranking systems.
+
+    `isolayer demo` shows everything at work. A log with scores: fit a calibrator, look at it by report, use it by apply
+    or export, watch it by check, add days by update. A log without scores: train a ranker, then score the log. No log:
+    simulate one.
+    """,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -18,8 +24,9 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(demo, simulate, fit, apply, update, check, compare, export, report),
-    *(diagnose, train, reproduce, bench),
+    *(demo, simulate, diagnose, train, score),
+    *(fit, report, apply, export, check, update, compare),
+    *(reproduce, bench),
 )
 for _command in COMMANDS:
     app.command()(_command)

@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from isolayer.cli.logs import LABELS, column, names, read
+from isolayer.cli.files import writable
+from isolayer.cli.logs import (
+    LABELS,
+    Features,
+    Json,
+    Log,
+    column,
+    distinct,
+    matching,
+    names,
+    next_step,
+    read,
+    refuse_text,
+)
 from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def simulate(
     out: Annotated[Path, typer.Option(help="Where to write the log, as Parquet.")] = Path("log.parquet"),
-    sessions: Annotated[int, typer.Option(help="Lists shown; ten rows each.")] = 20_000,
-    days: Annotated[int, typer.Option(help="Days they are spread over.")] = 1,
-    click_behaviour: Annotated[str, typer.Option("--clicks", help="position or trust.")] = "position",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    truth: Annotated[bool, typer.Option("--truth", help="Keep the columns no real log has.")] = False,
+    sessions: Annotated[int, typer.Option(min=1, help="Lists shown; ten rows each.")] = 20_000,
+    days: Annotated[int, typer.Option(min=1, help="Days they are spread over.")] = 1,
+    click_behaviour: Annotated[
+        str,
+        typer.Option("--clicks", help="What biases clicks: position, or trust (in the top of the list as well)."),
+    ] = "position",
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Keep the columns no real log has: relevance, examination, probabilities.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a feed log with known relevance and known position bias.
 
+    The log has features, positions, devices and clicks, and no scores: `isolayer train` learns a ranker from it,
+    `isolayer score` adds the ranker's probabilities, and `isolayer fit` calibrates those. Each prints the command that
+    comes next.
+
     Example: isolayer simulate --sessions 50000 --days 7 --out log.parquet
     """
+    writable(out, "--out")
     pa, parquet = need("pyarrow", "data"), need("pyarrow.parquet", "data")
     simulation = need("isolayer.simulate", "data")
     behaviours = {"position": simulation.PositionBased, "trust": simulation.Trust}
@@ -42,26 +65,33 @@ def simulate(
             table |= {f"feature_{i}": values[:, i] for i in range(values.shape[1])}
         elif truth or not name.startswith(hidden):
             table[name] = values
-    part = out.with_name(out.name + ".part")
-    parquet.write_table(pa.table(table), part)
-    part.replace(out)
+    with need("isolayer.artefact", "data").whole_file(out) as part:
+        parquet.write_table(pa.table(table), part)
     show(
         {"rows": len(log["position"]), "columns": len(table), "click_rate": log["click"].mean(), "written": out},
         as_json=json,
     )
+    next_step("train", out, "--features", "feature_*", "--contexts", "position:10,device:3")
 
 
 def diagnose(
-    log: Annotated[str, typer.Argument(help="Parquet, CSV or NDJSON: a path, glob, s3:// address, or - for stdin.")],
-    label: Annotated[str | None, typer.Option(help="Column of labels.")] = None,
+    log: Log,
+    label: Annotated[
+        str | None, typer.Option(help="Column of labels; guessed if one has a usual name, such as click.")
+    ] = None,
     position: Annotated[str, typer.Option(help="Column of positions.")] = "position",
-    item: Annotated[str | None, typer.Option(help="Column of items, to compare across positions.")] = None,
+    item: Annotated[
+        str | None, typer.Option(help="Column of items, to compare across positions; guessed as labels are.")
+    ] = None,
     features: Annotated[
-        str | None, typer.Option(help="Feature columns instead, with commas between; name* for many.")
+        str | None,
+        typer.Option(help="Feature columns to compare by instead, with commas between; name* for all that begin so."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Ask a log, before any training, whether the effect of position can be told from it.
+    """Tell whether a log shows the effect of position. To be asked before any training.
+
+    It does if the same items, or rows alike in their features, were shown at several positions.
 
     Example: isolayer diagnose log.parquet --label click --item item
     """
@@ -70,6 +100,8 @@ def diagnose(
     name = column(label, "--label", LABELS, columns)
     by = column(item, "--item", ("item", "item_id", "doc", "doc_id"), columns) if features is None else None
     wanted = matching(features, columns) if features is not None else []
+    column(position, "--position", (), columns)
+    refuse_text(table, [name, *wanted])
     rows = table.select(*dict.fromkeys([name, position, *([by] if by else wanted)])).to_pyarrow()
     compared: dict[str, Any] = (
         {"item": rows[by].to_numpy()} if by else {"features": np.column_stack([rows[one].to_numpy() for one in wanted])}
@@ -95,13 +127,15 @@ def diagnose(
 
 def train(
     logs: Annotated[list[Path], typer.Argument(help="Parquet files or folders.")],
-    features: Annotated[str, typer.Option(help="Feature columns, with commas between; name* for many.")],
+    features: Features,
     tasks: Annotated[str, typer.Option(help="Label columns, with commas between.")] = "click",
-    contexts: Annotated[str, typer.Option(help="Bias columns with their number of ids.")] = "position:20,device:3",
+    contexts: Annotated[
+        str, typer.Option(help="Columns that bias labels, ids from 0, each with how many there are.")
+    ] = "position:20,device:3",
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, logs, weights and the serving model.")] = Path(
         "model"
     ),
-    hidden: Annotated[str, typer.Option(help="Widths of the backbone's layers.")] = "64,32",
+    hidden: Annotated[str, typer.Option(help="Widths of the backbone's layers, with commas between.")] = "64,32",
     alpha: Annotated[float, typer.Option(help="Weight of the inference loss.")] = 0.25,
     beta: Annotated[float, typer.Option(help="Weight of the observed loss.")] = 0.75,
     anchor: Annotated[
@@ -114,28 +148,31 @@ def train(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train a ranker on biased logs: a relevance head to serve, and curves by position and device to strip.
+    """Train a ranker on biased logs. Relevance is served; what position and device did to labels is not.
 
-    Writes weights, the learned curves and an ONNX model that asks for features only. Runs under torchrun as it is.
+    Writes weights, the learned curves and serving.onnx, a model that asks for features only; `isolayer score` adds its
+    probabilities to a log. Runs under torchrun as it is.
 
     Example: isolayer train log.parquet --features 'feature_*' --tasks click,skip --contexts position:10,device:3
     """
+    widths, sizes, labels = _widths(hidden), _sizes(contexts), distinct(names(tasks), "--tasks")
+    if out.is_file():
+        raise InputError(f"--out: expected a folder, got the file {str(out)!r}; name another")
+    columns = matching(features, _columns(logs))
     torch = need("torch", "train")
     training, heads = need("isolayer.training", "train"), need("isolayer.debias.heads", "train")
-    parquet = need("pyarrow.dataset", "train")
-    columns = matching(features, parquet.dataset([str(path) for path in logs]).schema.names)
-    sizes = _sizes(contexts)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and what one could buy
     torch.manual_seed(seed)
-    backbone, width = _backbone(len(columns), [int(one) for one in names(hidden)])
+    backbone = _backbone(len(columns), widths)
     model = heads.DualHead(
-        backbone, width=width, tasks=names(tasks), contexts=sizes, alpha=alpha, beta=beta, anchor=anchor
+        backbone, width=widths[-1], tasks=labels, contexts=sizes, alpha=alpha, beta=beta, anchor=anchor
     )
     fit = training.Fit(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
     trained = training.train(
-        model, logs, features=columns, tasks=names(tasks), contexts=list(sizes), folder=out, fit=fit, start=start
+        model, logs, features=columns, tasks=labels, contexts=list(sizes), folder=out, fit=fit, start=start
     )
     trained.model.curves().save(out / "curves.parquet")
-    _export(trained.model, len(columns), out / "serving.onnx")
+    serving = _export(trained.model, len(columns), out / "serving.onnx")
     show(
         {
             "held_out_loss": trained.held_out_loss,
@@ -143,52 +180,76 @@ def train(
             "checkpoint": trained.checkpoint,
             "weights": trained.weights,
             "curves": out / "curves.parquet",
-            "serving": out / "serving.onnx",
+            "serving": serving,
         },
         as_json=json,
     )
+    if serving is not None:
+        next_step("score", logs[0], "--features", features, "--model", serving)
 
 
-def matching(listed: str, columns: list[str]) -> list[str]:
-    """Columns by name, or by the beginning of their names where a star stands at the end.
-
-    >>> matching("age,feature_*", ["age", "feature_0", "feature_1", "click"])
-    ['age', 'feature_0', 'feature_1']
-    """
-    found: list[str] = []
-    for name in names(listed):
-        some = [one for one in columns if one.startswith(name[:-1])] if name.endswith("*") else [name]
-        if not some or not set(some) <= set(columns):
-            raise InputError(f"--features: expected columns of the log, got {name!r}; it has {', '.join(columns)}")
-        found += some
-    return found
+def _columns(logs: list[Path]) -> list[str]:
+    """Columns of Parquet files and folders of them."""
+    for path in logs:
+        if not path.exists():
+            raise InputError(f"logs: expected a Parquet file or a folder of them at {str(path)!r}, got none; check it")
+    files = [file for path in logs for file in (sorted(path.glob("**/*.parquet")) if path.is_dir() else [path])]
+    if not files:
+        raise InputError(f"logs: expected Parquet files in {str(logs[0])!r}, got none; check the path")
+    return list(need("pyarrow.parquet", "train").read_schema(files[0]).names)
 
 
 def _sizes(contexts: str) -> dict[str, int]:
-    sizes = {}
-    for part in names(contexts):
-        name, _, size = part.partition(":")
-        if not size.isdigit():
-            raise InputError(f"--contexts: expected name:ids such as position:20, got {part!r}; count its values")
-        sizes[name] = int(size)
-    return sizes
+    parts = [part.partition(":") for part in names(contexts)]
+    for name, sign, size in parts:
+        if not (name and size.isdecimal() and int(size) > 0):
+            raise InputError(
+                f"--contexts: expected name:ids such as position:20, got {name + sign + size!r}; count its values"
+            )
+    distinct([name for name, _, _ in parts], "--contexts")
+    return {name: int(size) for name, _, size in parts}
 
 
-def _backbone(features: int, widths: list[int]) -> tuple[Any, int]:
+def _widths(hidden: str) -> list[int]:
+    """Widths of layers.
+
+    >>> _widths("64,32")
+    [64, 32]
+    """
+    widths = [int(one) if one.isdecimal() else 0 for one in names(hidden)]
+    if not widths or min(widths) < 1:
+        raise InputError(f"--hidden: expected widths such as 64,32, got {hidden!r}; give at least one")
+    return widths
+
+
+def _backbone(features: int, widths: list[int]) -> Any:
     """Layers with batch normalisation at the input, since features of a log are on any scale."""
     nn = need("torch.nn", "train")
     layers: list[Any] = [nn.BatchNorm1d(features)]
     for before, after in zip([features, *widths[:-1]], widths, strict=True):
         layers += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*layers), widths[-1]
+    return nn.Sequential(*layers)
 
 
-def _export(model: Any, features: int, path: Path) -> None:
+def _export(model: Any, features: int, path: Path) -> Path | None:
+    """Write the served part of a model as ONNX, its outputs named as in :class:`isolayer.debias.serving.Serving`."""
     torch = need("torch", "train")
     serving = model.serving().eval()
-    example = torch.zeros(2, features)
-    batch = torch.export.Dim("batch")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # which packages it could also export, were they here
     try:
-        torch.onnx.export(serving, (example,), path, dynamo=True, dynamic_shapes=({0: batch},), verbose=False)
-    except (ImportError, ModuleNotFoundError):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*", FutureWarning)
+            torch.onnx.export(
+                serving,
+                (torch.zeros(2, features),),
+                path,
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                output_names=serving.names,
+                external_data=False,
+                verbose=False,
+            )
+    except ImportError:
         note("no ONNX model was written: pip install 'isolayer[onnx]'")
+        return None
+    return path

@@ -16,7 +16,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("demo"),
     quick: Annotated[bool, typer.Option("--quick", help="A smaller log.")] = False,
 ) -> None:
-    """See everything work in minutes: simulate a feed, debias a ranker, calibrate it, export it, report it.
+    """See everything work in minutes. Simulates a feed, debiases a ranker, calibrates it, exports it, reports it.
 
     Example: isolayer demo
     """
@@ -24,7 +24,9 @@ def demo(
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments, or all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or all; without any, they are listed.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Name them all.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two seeds and small sizes.")] = False,
     seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
@@ -34,10 +36,10 @@ def reproduce(
     page: Annotated[Path | None, typer.Option(help="Also write all results as one Markdown page.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Reproduce the paper's tables and figures, and the studies on real data.
+    """Reproduce the paper's tables, figures and studies on real data.
 
-    Each writes its numbers, a picture or table, and a sentence that says whether the paper's claim held. What was
-    interrupted goes on where it stopped.
+    Each experiment writes its numbers, a picture or table, and a sentence that says whether the paper's claim held.
+    What was interrupted goes on where it stopped.
 
     Example: isolayer reproduce offline-debiasing --quick
     """
@@ -71,7 +73,7 @@ def reproduce(
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Benchmarks, or all.")] = None,
 ) -> None:
-    """Measure every figure the project claims; needs a source checkout. Ends with code 1 if one was missed.
+    """Measure every figure the project claims. Needs a source checkout. Ends with code 1 if one was missed.
 
     Example: isolayer bench layer
     """

@@ -155,3 +155,11 @@ def test_segments_in_time_merge_with_those_of_rows(unit):
     if unit != "ns":  # Python's times have no nanoseconds
         by_object = SegmentSums.from_rows(prob, label, np.array(days.tolist(), dtype=object))
         np.testing.assert_allclose((there + by_object).expected, 2 * here.expected)
+
+
+def test_nan_in_a_file_is_found(tmp_path):
+    columns = {"prob": np.full(100, 0.5), "label": np.arange(100) % 2}
+    columns["prob"][::10] = np.nan
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    with pytest.raises(InputError, match="got 10 others in 100 rows"):
+        Sums.from_table(str(tmp_path / "log.parquet"))

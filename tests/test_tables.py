@@ -383,3 +383,15 @@ def test_the_query_for_bad_rows_reads_the_files(tmp_path):
         ibis.read_csv(folder / "bad.csv").mutate(more=1),
     ):
         assert len(duckdb.connect().sql(sample_query(source, reading)).to_arrow_table()) == 6
+
+
+@pytest.mark.parametrize("bad", ["score", "label", "weight", "rate"])
+def test_nan_in_a_file_is_found(bad, tmp_path):
+    """DuckDB takes BETWEEN from the minimum and maximum that a file notes, and these leave NaN out."""
+    columns = {name: rows()[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in ("score", "label")}
+    columns |= {"weight": np.ones(3000), "rate": np.full(3000, 0.5)}
+    columns[bad][::50] = np.nan
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    reading = Reading(weight="weight", negative_rate="rate")
+    with pytest.raises(InputError, match="got 60 "):
+        histogram_of(str(tmp_path / "log.parquet"), reading)

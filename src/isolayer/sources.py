@@ -61,6 +61,15 @@ def is_relation(source: Any) -> bool:
     return type(source).__name__ == "DuckDBPyRelation"
 
 
+def within(value: Value, low: float, high: float) -> Value:
+    """Whether a double lies between two others; NaN lies nowhere.
+
+    DuckDB 2 answers both ``BETWEEN`` and ``isnan`` from the least and the largest value that a Parquet file notes, and
+    these leave NaN out. A difference it has to compute; that of NaN is NaN, which equals 0 in no engine.
+    """
+    return value.between(double(low), double(high)) & (value - value == double(0))
+
+
 def is_number(kind: Any) -> bool:
     """Whether a column of this type holds numbers or booleans, or nothing at all, as one of no rows may."""
     return bool(kind.is_numeric() or kind.is_boolean() or kind.is_null())

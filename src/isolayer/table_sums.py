@@ -16,7 +16,7 @@ from isolayer.errors import InputError
 from isolayer.metrics.bins import LOGIT_LIMIT, BinSums, at_least
 from isolayer.metrics.rows import PROB_FLOOR
 from isolayer.metrics.sums import SegmentSums, Sums
-from isolayer.sources import Table, Value, collect, double, is_number
+from isolayer.sources import Table, Value, collect, double, is_number, within
 
 _SUMS = ("weight", "positive", "expected", "loss", "squared_error")
 
@@ -82,9 +82,9 @@ def _rows(table: Table, prob: str, label: str, weight: str | None, key: Value | 
     """Weighted quantities of each row; those of rows that cannot be used are NULL, and such rows are marked."""
     p, y = _numbers(table, prob), _numbers(table, label)
     w = double(1) if weight is None else _numbers(table, weight)
-    good = p.between(double(0), double(1)) & y.between(double(0), double(1))
+    good = within(p, 0, 1) & within(y, 0, 1)
     if weight is not None:
-        good &= w.between(double(0), double(1e300))
+        good &= within(w, 0, 1e300)
     inside = ibis.least(ibis.greatest(p, double(PROB_FLOOR)), double(1 - PROB_FLOOR))
     loss = -(y * inside.ln() + (double(1) - y) * (double(1) - inside).ln())
     quantities = {

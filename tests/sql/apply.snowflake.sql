@@ -15,6 +15,11 @@ SELECT
   "t13"."position",
   CASE
     WHEN "t13"."score" BETWEEN -1E+300 AND 1e+300
+    AND (
+      (
+        "t13"."score" - "t13"."score"
+      ) = 0.0
+    )
     THEN 1.0 / (
       1.0 + EXP(
         -(
@@ -76,6 +81,11 @@ FROM (
           "t1"."position",
           CAST(CASE
             WHEN "t1"."score" BETWEEN -1E+300 AND 1e+300
+            AND (
+              (
+                "t1"."score" - "t1"."score"
+              ) = 0.0
+            )
             THEN CAST(FLOOR(
               LEAST_IGNORE_NULLS(
                 (

@@ -13,7 +13,12 @@ FROM (
     `t0`.`device` AS `context_0`,
     `t0`.`position` AS `context_1`,
     IF(
-      `t0`.`score` BETWEEN -1E+300 AND 1e+300,
+      `t0`.`score` BETWEEN -1E+300 AND 1e+300
+      AND (
+        (
+          `t0`.`score` - `t0`.`score`
+        ) = 0.0
+      ),
       MOD(
         MOD(
           (
@@ -117,8 +122,27 @@ FROM (
     ) AS `fold`,
     CAST(IF(
       `t0`.`score` BETWEEN 0.0 AND 1.0
-      AND CAST(`t0`.`label` AS FLOAT64) BETWEEN 0.0 AND 1.0
-      AND `t0`.`weight` BETWEEN 0.0 AND 1e+100,
+      AND (
+        (
+          `t0`.`score` - `t0`.`score`
+        ) = 0.0
+      )
+      AND (
+        CAST(`t0`.`label` AS FLOAT64) BETWEEN 0.0 AND 1.0
+        AND (
+          (
+            CAST(`t0`.`label` AS FLOAT64) - CAST(`t0`.`label` AS FLOAT64)
+          ) = 0.0
+        )
+      )
+      AND (
+        `t0`.`weight` BETWEEN 0.0 AND 1e+100
+        AND (
+          (
+            `t0`.`weight` - `t0`.`weight`
+          ) = 0.0
+        )
+      ),
       IF(
         `t0`.`weight` >= 1e-200,
         CAST(CAST(FLOOR(
@@ -141,15 +165,39 @@ FROM (
       ),
       CASE
         WHEN NOT (
-          COALESCE(`t0`.`score` BETWEEN 0.0 AND 1.0, FALSE)
+          COALESCE(
+            `t0`.`score` BETWEEN 0.0 AND 1.0
+            AND (
+              (
+                `t0`.`score` - `t0`.`score`
+              ) = 0.0
+            ),
+            FALSE
+          )
         )
         THEN -2
         WHEN NOT (
-          COALESCE(CAST(`t0`.`label` AS FLOAT64) BETWEEN 0.0 AND 1.0, FALSE)
+          COALESCE(
+            CAST(`t0`.`label` AS FLOAT64) BETWEEN 0.0 AND 1.0
+            AND (
+              (
+                CAST(`t0`.`label` AS FLOAT64) - CAST(`t0`.`label` AS FLOAT64)
+              ) = 0.0
+            ),
+            FALSE
+          )
         )
         THEN -3
         WHEN NOT (
-          COALESCE(`t0`.`weight` BETWEEN 0.0 AND 1e+100, FALSE)
+          COALESCE(
+            `t0`.`weight` BETWEEN 0.0 AND 1e+100
+            AND (
+              (
+                `t0`.`weight` - `t0`.`weight`
+              ) = 0.0
+            ),
+            FALSE
+          )
         )
         THEN -4
         ELSE -2

@@ -14,6 +14,11 @@ FROM (
     "t0"."position" AS "context_1",
     CASE
       WHEN "t0"."score" BETWEEN -1E+300 AND 1e+300
+      AND (
+        (
+          "t0"."score" - "t0"."score"
+        ) = 0.0
+      )
       THEN (
         (
           (
@@ -83,8 +88,27 @@ FROM (
     END AS "fold",
     CAST(CASE
       WHEN "t0"."score" BETWEEN 0.0 AND 1.0
-      AND CAST("t0"."label" AS DOUBLE PRECISION) BETWEEN 0.0 AND 1.0
-      AND "t0"."weight" BETWEEN 0.0 AND 1e+100
+      AND (
+        (
+          "t0"."score" - "t0"."score"
+        ) = 0.0
+      )
+      AND (
+        CAST("t0"."label" AS DOUBLE PRECISION) BETWEEN 0.0 AND 1.0
+        AND (
+          (
+            CAST("t0"."label" AS DOUBLE PRECISION) - CAST("t0"."label" AS DOUBLE PRECISION)
+          ) = 0.0
+        )
+      )
+      AND (
+        "t0"."weight" BETWEEN 0.0 AND 1e+100
+        AND (
+          (
+            "t0"."weight" - "t0"."weight"
+          ) = 0.0
+        )
+      )
       THEN CASE
         WHEN "t0"."weight" >= 1e-200
         THEN CAST(CAST(FLOOR(
@@ -106,15 +130,39 @@ FROM (
       END
       ELSE CASE
         WHEN NOT (
-          COALESCE("t0"."score" BETWEEN 0.0 AND 1.0, FALSE)
+          COALESCE(
+            "t0"."score" BETWEEN 0.0 AND 1.0
+            AND (
+              (
+                "t0"."score" - "t0"."score"
+              ) = 0.0
+            ),
+            FALSE
+          )
         )
         THEN -2
         WHEN NOT (
-          COALESCE(CAST("t0"."label" AS DOUBLE PRECISION) BETWEEN 0.0 AND 1.0, FALSE)
+          COALESCE(
+            CAST("t0"."label" AS DOUBLE PRECISION) BETWEEN 0.0 AND 1.0
+            AND (
+              (
+                CAST("t0"."label" AS DOUBLE PRECISION) - CAST("t0"."label" AS DOUBLE PRECISION)
+              ) = 0.0
+            ),
+            FALSE
+          )
         )
         THEN -3
         WHEN NOT (
-          COALESCE("t0"."weight" BETWEEN 0.0 AND 1e+100, FALSE)
+          COALESCE(
+            "t0"."weight" BETWEEN 0.0 AND 1e+100
+            AND (
+              (
+                "t0"."weight" - "t0"."weight"
+              ) = 0.0
+            ),
+            FALSE
+          )
         )
         THEN -4
         ELSE -2

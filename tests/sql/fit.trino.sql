@@ -13,7 +13,12 @@ FROM (
     "t0"."device" AS "context_0",
     "t0"."position" AS "context_1",
     IF(
-      "t0"."score" BETWEEN CAST(-1E+300 AS DOUBLE) AND CAST(1e+300 AS DOUBLE),
+      "t0"."score" BETWEEN CAST(-1E+300 AS DOUBLE) AND CAST(1e+300 AS DOUBLE)
+      AND (
+        (
+          "t0"."score" - "t0"."score"
+        ) = CAST(0.0 AS DOUBLE)
+      ),
       (
         (
           (
@@ -103,8 +108,27 @@ FROM (
     ) AS "fold",
     CAST(IF(
       "t0"."score" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
-      AND CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
-      AND "t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE),
+      AND (
+        (
+          "t0"."score" - "t0"."score"
+        ) = CAST(0.0 AS DOUBLE)
+      )
+      AND (
+        CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
+        AND (
+          (
+            CAST("t0"."label" AS DOUBLE) - CAST("t0"."label" AS DOUBLE)
+          ) = CAST(0.0 AS DOUBLE)
+        )
+      )
+      AND (
+        "t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE)
+        AND (
+          (
+            "t0"."weight" - "t0"."weight"
+          ) = CAST(0.0 AS DOUBLE)
+        )
+      ),
       IF(
         "t0"."weight" >= CAST(1e-200 AS DOUBLE),
         CAST(CAST(FLOOR(
@@ -126,18 +150,39 @@ FROM (
       ),
       CASE
         WHEN NOT (
-          COALESCE("t0"."score" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE), FALSE)
+          COALESCE(
+            "t0"."score" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
+            AND (
+              (
+                "t0"."score" - "t0"."score"
+              ) = CAST(0.0 AS DOUBLE)
+            ),
+            FALSE
+          )
         )
         THEN -2
         WHEN NOT (
           COALESCE(
-            CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE),
+            CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
+            AND (
+              (
+                CAST("t0"."label" AS DOUBLE) - CAST("t0"."label" AS DOUBLE)
+              ) = CAST(0.0 AS DOUBLE)
+            ),
             FALSE
           )
         )
         THEN -3
         WHEN NOT (
-          COALESCE("t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE), FALSE)
+          COALESCE(
+            "t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE)
+            AND (
+              (
+                "t0"."weight" - "t0"."weight"
+              ) = CAST(0.0 AS DOUBLE)
+            ),
+            FALSE
+          )
         )
         THEN -4
         ELSE -2

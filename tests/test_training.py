@@ -306,6 +306,20 @@ def test_mistakes_are_named_and_nothing_is_written(log_file, tmp_path, options, 
     assert not Path(tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", "another model"], ids=["empty", "garbage", "other widths"])
+def test_a_start_that_is_no_checkpoint_of_this_model_is_refused(log_file, tmp_path, content):
+    start = tmp_path / "last.ckpt"
+    if isinstance(content, bytes):
+        start.write_bytes(content)
+    else:
+        weights = {f"model.{name}": torch.zeros(3) for name in dual_head().state_dict()}
+        torch.save({"state_dict": weights, "optimizer_states": [{}]}, start)
+    with pytest.raises(
+        InputError, match=r"start: expected a checkpoint of the same model, got '.*last.ckpt'; give the"
+    ):
+        train(dual_head(), **COLUMNS, logs=log_file, folder=tmp_path / "run", start=start)
+
+
 def test_small_and_empty_logs(tmp_path):
     log = simulate.debias_feed("position", "spurious").log(1)
     few = write(tmp_path / "few.parquet", log, rows=3)

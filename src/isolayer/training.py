@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import lightning
@@ -135,9 +136,15 @@ class LogModule(lightning.LightningModule):
         """Take weights and the optimiser's averages from a checkpoint of another log."""
         if not checkpoint.is_file():
             raise InputError(f"start: expected a checkpoint of an earlier run, got {str(checkpoint)!r}; check the path")
-        saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        self.load_state_dict(saved["state_dict"])
-        self.optimiser_state = saved["optimizer_states"][0]
+        try:
+            saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+            self.load_state_dict(saved["state_dict"])
+            self.optimiser_state = saved["optimizer_states"][0]
+        except (UnpicklingError, EOFError, KeyError, RuntimeError) as error:  # no checkpoint, or of another model
+            raise InputError(
+                f"start: expected a checkpoint of the same model, got {str(checkpoint)!r}; give the last.ckpt of a run "
+                "with the same features, tasks and widths"
+            ) from error
 
 
 def observed_loss(outputs: Mapping[str, Any], batch: Batch) -> Tensor:

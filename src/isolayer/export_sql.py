@@ -24,7 +24,7 @@ from sqlglot import exp
 
 from isolayer.curves import Curves
 from isolayer.errors import InputError
-from isolayer.sources import ROWS, Table, Value, as_table, double, is_relation, unbound
+from isolayer.sources import ROWS, Table, Value, as_table, double, finite, is_relation, unbound
 from isolayer.tables import logit_expression
 
 DIALECTS = ("duckdb", "spark", "bigquery", "snowflake", "trino", "postgres")
@@ -242,7 +242,7 @@ def _value(context: Value) -> Value:
     """A context as joins find it: NaN is missing."""
     if not context.type().is_floating():
         return context
-    return ibis.ifelse(context - context == double(0), context, ibis.null(context.type()))  # see sources.within
+    return ibis.ifelse(finite(context), context, ibis.null(context.type()))
 
 
 def _has_missing(curves: Curves, name: str) -> bool:

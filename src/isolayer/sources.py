@@ -61,13 +61,20 @@ def is_relation(source: Any) -> bool:
     return type(source).__name__ == "DuckDBPyRelation"
 
 
-def within(value: Value, low: float, high: float) -> Value:
-    """Whether a double lies between two others; NaN lies nowhere.
+def within(column: Value, low: float, high: float) -> Value:
+    """Whether numbers lie between two others; NaN lies nowhere."""
+    inside = column.cast("float64").between(double(low), double(high))
+    return inside & finite(column) if column.type().is_floating() else inside
+
+
+def finite(column: Value) -> Value:
+    """Whether numbers are neither NaN nor infinite; NULL where there is none.
 
     DuckDB 2 answers both ``BETWEEN`` and ``isnan`` from the least and the largest value that a Parquet file notes, and
-    these leave NaN out. A difference it has to compute; that of NaN is NaN, which equals 0 in no engine.
+    these leave NaN out. A difference it has to compute; that of NaN or infinity is NaN, which equals 0 in no engine.
     """
-    return value.between(double(low), double(high)) & (value - value == double(0))
+    value = column.cast("float64")
+    return value - value == double(0)
 
 
 def is_number(kind: Any) -> bool:

@@ -26,11 +26,10 @@ from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT, Histogram, bins
 from isolayer.keys import combine, context_names, encode
-from isolayer.sources import Table, Value, as_table, collect, double, is_number, is_relation, unbound, within
+from isolayer.sources import Table, Value, as_table, collect, double, finite, is_number, is_relation, unbound, within
 
 OnBadRows = Literal["error", "drop"]
 
-_MOST = 1e300  # a number is finite when it lies between this and its negative
 _DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
 _PRIME = 2**31 - 1
 _UNUSED = -1  # bin of rows that weigh nothing
@@ -156,10 +155,10 @@ def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> T
 
 def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
     """Whether a score can be used, and its logit, which is NULL where it cannot; as in :mod:`isolayer.curves`."""
-    score = score.cast("float64")
+    number = score.cast("float64")
     if scale == "logit":
-        return within(score, -_MOST, _MOST), score
-    inside = ibis.least(ibis.greatest(score, double(NEAR)), double(1 - NEAR))
+        return finite(score), number
+    inside = ibis.least(ibis.greatest(number, double(NEAR)), double(1 - NEAR))
     return within(score, 0, 1), (inside / (double(1) - inside)).ln()
 
 
@@ -258,17 +257,16 @@ def _time(table: Table, reading: Reading) -> Value:
     if column.type().is_timestamp():
         return column.epoch_seconds().cast("float64") + column.microsecond().cast("float64") / double(1e6)
     number = column.cast("float64")
-    return ibis.ifelse(within(number, -_MOST, _MOST), number, ibis.null("float64"))
+    return ibis.ifelse(finite(number), number, ibis.null("float64"))
 
 
 def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[int, Value]]:
     """What must hold for a row to be used, with the bin of the rows for which it does not."""
-    label = table[reading.label].cast("float64")
-    rules = [(_SCORE, _logit(table, reading)[0]), (_LABEL, within(label, 0, 1))]
+    rules = [(_SCORE, _logit(table, reading)[0]), (_LABEL, within(table[reading.label], 0, 1))]
     rate, life = reading.negative_rate, reading.half_life
     if isinstance(rate, str):
         share = table[rate].cast("float64")
-        rules.append((_RATE, within(share, 0, 1) & (share > double(0))))
+        rules.append((_RATE, within(table[rate], 0, 1) & (share > double(0))))
     if life is not None:
         rules.append((_TIME, _time(table, reading).notnull()))
     if weight is not None:
@@ -279,7 +277,7 @@ def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[i
 
 
 def _known(context: Value) -> Value:
-    return (context - context == double(0)).fill_null(False) if context.type().is_floating() else context.notnull()
+    return finite(context).fill_null(False) if context.type().is_floating() else context.notnull()
 
 
 def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
@@ -303,7 +301,7 @@ def _fold(table: Table, reading: Reading) -> Value:
         score = table[reading.score].cast("float64")
         inside = ibis.least(ibis.greatest(score, double(-4096)), double(4096))
         whole = ((inside + double(4096)) * double(2.0**40)).floor().cast("int64")
-        usable = within(score, -_MOST, _MOST)
+        usable = finite(score)
         return ibis.ifelse(usable, _mix(whole) % reading.folds, 0).cast("int64")
     folds, name = reading.folds
     column = table[name]

@@ -14,12 +14,9 @@ SELECT
   "t13"."device",
   "t13"."position",
   CASE
-    WHEN "t13"."score" BETWEEN -1E+300 AND 1e+300
-    AND (
-      (
-        "t13"."score" - "t13"."score"
-      ) = 0.0
-    )
+    WHEN (
+      "t13"."score" - "t13"."score"
+    ) = 0.0
     THEN CAST(1.0 AS DOUBLE) / (
       1.0 + EXP(
         -(
@@ -80,12 +77,9 @@ FROM (
           "t1"."device",
           "t1"."position",
           CAST(CASE
-            WHEN "t1"."score" BETWEEN -1E+300 AND 1e+300
-            AND (
-              (
-                "t1"."score" - "t1"."score"
-              ) = 0.0
-            )
+            WHEN (
+              "t1"."score" - "t1"."score"
+            ) = 0.0
             THEN CAST(FLOOR(LEAST((
               LEAST(GREATEST("t1"."score", -2.0), 2.0) - -2.0
             ) * 0.5 * 0.5, 0.5)) AS BIGINT)

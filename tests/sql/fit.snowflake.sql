@@ -13,12 +13,9 @@ FROM (
     "t0"."device" AS "context_0",
     "t0"."position" AS "context_1",
     IFF(
-      "t0"."score" BETWEEN -1E+300 AND 1e+300
-      AND (
-        (
-          "t0"."score" - "t0"."score"
-        ) = 0.0
-      ),
+      (
+        "t0"."score" - "t0"."score"
+      ) = 0.0,
       (
         (
           (
@@ -95,14 +92,7 @@ FROM (
           "t0"."score" - "t0"."score"
         ) = 0.0
       )
-      AND (
-        CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0
-        AND (
-          (
-            CAST("t0"."label" AS DOUBLE) - CAST("t0"."label" AS DOUBLE)
-          ) = 0.0
-        )
-      )
+      AND CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0
       AND (
         "t0"."weight" BETWEEN 0.0 AND 1e+100
         AND (
@@ -144,15 +134,7 @@ FROM (
         )
         THEN -2
         WHEN NOT (
-          COALESCE(
-            CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0
-            AND (
-              (
-                CAST("t0"."label" AS DOUBLE) - CAST("t0"."label" AS DOUBLE)
-              ) = 0.0
-            ),
-            FALSE
-          )
+          COALESCE(CAST("t0"."label" AS DOUBLE) BETWEEN 0.0 AND 1.0, FALSE)
         )
         THEN -3
         WHEN NOT (

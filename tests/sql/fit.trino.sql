@@ -13,12 +13,9 @@ FROM (
     "t0"."device" AS "context_0",
     "t0"."position" AS "context_1",
     IF(
-      "t0"."score" BETWEEN CAST(-1E+300 AS DOUBLE) AND CAST(1e+300 AS DOUBLE)
-      AND (
-        (
-          "t0"."score" - "t0"."score"
-        ) = CAST(0.0 AS DOUBLE)
-      ),
+      (
+        "t0"."score" - "t0"."score"
+      ) = CAST(0.0 AS DOUBLE),
       (
         (
           (
@@ -113,14 +110,7 @@ FROM (
           "t0"."score" - "t0"."score"
         ) = CAST(0.0 AS DOUBLE)
       )
-      AND (
-        CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
-        AND (
-          (
-            CAST("t0"."label" AS DOUBLE) - CAST("t0"."label" AS DOUBLE)
-          ) = CAST(0.0 AS DOUBLE)
-        )
-      )
+      AND CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
       AND (
         "t0"."weight" BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1e+100 AS DOUBLE)
         AND (
@@ -163,12 +153,7 @@ FROM (
         THEN -2
         WHEN NOT (
           COALESCE(
-            CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE)
-            AND (
-              (
-                CAST("t0"."label" AS DOUBLE) - CAST("t0"."label" AS DOUBLE)
-              ) = CAST(0.0 AS DOUBLE)
-            ),
+            CAST("t0"."label" AS DOUBLE) BETWEEN CAST(0.0 AS DOUBLE) AND CAST(1.0 AS DOUBLE),
             FALSE
           )
         )

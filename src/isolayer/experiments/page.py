@@ -36,9 +36,9 @@ def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
     documents = [document for document in found.values() if document is not None]
     absent = [name for name, document in found.items() if document is None]
     kinds = ("held", "held in direction", "did not hold")
-    lines = [_HEAD, f"| experiment | outcome | {' | '.join(kinds)} | seeds | CPU seconds |", "|---" * 7 + "|"]
+    lines = [_HEAD, "| experiment | outcome | parts: held, in direction, not | seeds | CPU seconds |", "|---" * 5 + "|"]
     for one in documents:
-        counts = " | ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in kinds)
+        counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in kinds)
         link, cost = f"[{one['title']}](#{one['name']})", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
         lines.append(f"| {link} | {one['held']} | {counts} | {cost} |")
     total = sum(one["cpu_seconds"] for one in documents)

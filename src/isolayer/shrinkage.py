@@ -93,7 +93,6 @@ def choose(cells: Cells, parent: Floats, *, anchor: int, step: float, share: boo
         share: Whether to look for a deviation that all contexts share.
     """
     first, thin = cells.thinned(_STRIDE)
-    shared = np.zeros(cells.knots)
     at = np.arange(first, first + _STRIDE * thin.knots, _STRIDE)  # knots that are kept; some may be beyond the grid
     inside = np.minimum(at, cells.knots - 1)
     beyond = (at - inside)[:, None] * step

@@ -166,7 +166,7 @@ def matching(listed: str, columns: list[str]) -> list[str]:
 def refuse_text(table: Any, columns: Sequence[str]) -> None:
     """Raise unless the columns of a table hold numbers."""
     for name, kind in table.schema().items():
-        if name in columns and not (kind.is_numeric() or kind.is_boolean()):
+        if name in columns and not need("isolayer.sources", "data").is_number(kind):
             raise InputError(f"column {name}: expected numbers, got {kind}; convert it")
 
 

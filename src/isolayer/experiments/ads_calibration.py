@@ -26,7 +26,7 @@ from isolayer.baselines import MonotoneNetworkCalibrator, PavaCalibrator, PlattC
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves import prob_of
 from isolayer.experiments.charts import intervals, records
-from isolayer.experiments.data import data_path
+from isolayer.experiments.data import data_path, kuairand_path
 from isolayer.experiments.deepfm import field_ids, fitted_logits
 from isolayer.experiments.resampling import difference, draws
 from isolayer.experiments.result import Finished, Numbers, Part, Result, Row, Unit, units_of
@@ -131,8 +131,7 @@ STUDIES = {
 
 def place(name: str) -> Path:
     """Where a data set is, or would be."""
-    whole = data_path(name)
-    return data_path("kuairand_pure") if name == "kuairand" and not whole.exists() else whole
+    return kuairand_path() if name == "kuairand" else data_path(name)
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:

@@ -18,3 +18,13 @@ def data_path(name: str) -> Path:
     folders = [Path(named)] if named else [Path(folder) for folder in _NEARBY]
     found = [folder / name for folder in folders if (folder / name).exists()]
     return found[0] if found else folders[0] / name
+
+
+def kuairand_path() -> Path:
+    """Where KuaiRand is: the whole set under ``kuairand``, or else the slice of it under ``kuairand_pure``.
+
+    >>> kuairand_path().name.startswith("kuairand")
+    True
+    """
+    whole = data_path("kuairand")
+    return whole if whole.exists() else data_path("kuairand_pure")

@@ -29,7 +29,7 @@ from isolayer.curves import prob_of
 from isolayer.datasets import kuairand
 from isolayer.errors import MissingExtra, need
 from isolayer.experiments.charts import intervals
-from isolayer.experiments.data import data_path
+from isolayer.experiments.data import kuairand_path
 from isolayer.experiments.resampling import draws
 from isolayer.experiments.result import Estimate, Finished, Numbers, Part, Result, Row, Unit
 
@@ -77,7 +77,7 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
 
 def run_unit(unit: Unit) -> Numbers:
     """The study on the files under the data folder."""
-    return run(data_path("kuairand_pure"), resamples=50 if unit.quick else 200, seed=unit.seed)
+    return run(kuairand_path(), resamples=50 if unit.quick else 200, seed=unit.seed)
 
 
 def summarise(finished: Sequence[Finished]) -> Result:

@@ -25,7 +25,7 @@ from isolayer.datasets import kuairand
 from isolayer.debias.baselines import Naive
 from isolayer.debias.loss import Heads, stacked_labels, weighted_bce
 from isolayer.experiments.charts import intervals, records
-from isolayer.experiments.data import data_path
+from isolayer.experiments.data import kuairand_path
 from isolayer.experiments.kuairand_calibration import FITTED_FROM, TESTED_FROM, features
 from isolayer.experiments.loop import WIDTH, Log, network, train
 from isolayer.experiments.resampling import difference, draws
@@ -56,7 +56,7 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
 def run_unit(unit: Unit) -> Numbers:
     """Train the network, calibrate it in every way, judge on all test rows and on resampled users."""
     torch.manual_seed(unit.seed)
-    columns = kuairand(data_path("kuairand") if data_path("kuairand").exists() else data_path("kuairand_pure"))
+    columns = kuairand(kuairand_path())
     day, tab = columns["date"], columns["tab"].astype(np.int64).clip(0, TABS - 1)
     label = np.stack([columns[task] for task in TASKS], axis=1).astype(np.int64)
     logit = task_logits(features(columns), label, day < FITTED_FROM, seed=unit.seed, epochs=3 if unit.quick else 8)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from isolayer.experiments.registry import EXPERIMENTS
+from isolayer.experiments.result import VERDICTS
 
 _HEAD = """# Results
 
@@ -35,10 +36,9 @@ def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
     found = {experiment.name: _read(Path(out) / f"{experiment.name}.json") for experiment in EXPERIMENTS}
     documents = [document for document in found.values() if document is not None]
     absent = [name for name, document in found.items() if document is None]
-    kinds = ("held", "held in direction", "did not hold")
     lines = [_HEAD, "| experiment | outcome | parts: held, in direction, not | seeds | CPU seconds |", "|---" * 5 + "|"]
     for one in documents:
-        counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in kinds)
+        counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
         link, cost = f"[{one['title']}](#{one['name']})", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
         lines.append(f"| {link} | {one['held']} | {counts} | {cost} |")
     total = sum(one["cpu_seconds"] for one in documents)

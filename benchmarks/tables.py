@@ -59,8 +59,8 @@ def group(path: str) -> object:
 
 
 def apply(path: str) -> object:
-    from isolayer.curves import Curves
-    from isolayer.export_sql import apply_table
+    from isolayer.curves.curves import Curves
+    from isolayer.tables.apply import apply_table
 
     folder = Path(path).parent
     return apply_table(Curves.load(folder / "curves.parquet"), path).to_parquet(folder / "applied.parquet")
@@ -112,7 +112,7 @@ TASKS = {task.__name__: task for task in (fit_once, fit_and_group, apply_and_cop
 def equal_fits(path: Path) -> float:
     """Largest difference in probability between fits of the same rows from the table and from arrays."""
     from isolayer.calibrator import IsotonicCalibrator
-    from isolayer.curves import prob_of
+    from isolayer.curves.curves import prob_of
 
     rows = pq.read_table(path).slice(0, 500_000)
     there = IsotonicCalibrator(("segment",)).fit_table(rows).curves_
@@ -122,8 +122,8 @@ def equal_fits(path: Path) -> float:
 
 def serving(path: Path) -> tuple[float, float, float]:
     """Median seconds of onnxruntime for one row, and the best of it and of numpy for 8192 rows."""
-    from isolayer.curves import Curves
-    from isolayer.export_onnx import session
+    from isolayer.curves.curves import Curves
+    from isolayer.curves.export.onnx import session
 
     curves = Curves.load(path.parent / "curves.parquet")
     curves.to_onnx(path.parent / "curves.onnx")

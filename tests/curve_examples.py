@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
 
 GRID = Grid(lower=-6.0, upper=3.0, step=0.3)
 

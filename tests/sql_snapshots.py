@@ -5,10 +5,10 @@ from pathlib import Path
 import ibis
 import numpy as np
 
-from isolayer.curves import Curves
-from isolayer.export_sql import DIALECTS, to_sql
+from isolayer.curves.curves import Curves
 from isolayer.grid import Grid
-from isolayer.tables import Reading, grouped
+from isolayer.tables.apply import DIALECTS, to_sql
+from isolayer.tables.histogram_query import Reading, grouped
 
 FOLDER = Path(__file__).parent / "sql"
 COLUMNS = {"score": "float64", "label": "int8", "weight": "float64", "device": "string", "position": "int64"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isolayer.banded import Bands, factorise, gram, inverse_bands, solve
+from isolayer.fitting.banded import Bands, factorise, gram, inverse_bands, solve
 
 
 def dense(bands, column):

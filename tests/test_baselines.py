@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 
-from isolayer.baselines import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator, TemperatureCalibrator
 from isolayer.errors import InputError
+from research.calibrators import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator, TemperatureCalibrator
 
 EXACT = [PlattCalibrator, TemperatureCalibrator, PavaCalibrator]
 ALL = [*EXACT, MonotoneNetworkCalibrator]

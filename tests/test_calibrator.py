@@ -19,10 +19,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
 
 from isolayer.calibrator import IsotonicCalibrator, _Rows
-from isolayer.curves import prob_of
+from isolayer.curves.curves import prob_of
 from isolayer.errors import InputError
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
 
 GRID = Grid(lower=-6, upper=4, step=0.5)
 FRAMES = [dict, pd.DataFrame, pl.DataFrame, pa.table]

@@ -313,10 +313,6 @@ def test_each_command_says_the_next_from_a_simulated_log_to_a_report(folder):
             run("score", source, "--features", *options)
 
 
-def test_reproduce_lists_what_there_is():
-    assert "offline-debiasing" in run("reproduce", "--list").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -327,8 +323,6 @@ def test_reproduce_lists_what_there_is():
             "--scale: expected logit or prob for the column 'day', got nothing",
         ),
         (["check", "day1.parquet"], "--curves: expected a calibrator at 'curves.parquet', got none; make one with"),
-        (["reproduce", "nothing"], "experiment: expected one of all,"),
-        (["bench"], "bench: expected the folder benchmarks here, got none; run it in a checkout of the source"),
         (["simulate", "--clicks", "magic"], "--clicks: expected position or trust, got 'magic'; choose one"),
         (["fit", "nope*.csv"], "log: expected a file at 'nope*.csv', got none; check the path"),
         (["fit", "garbage.parquet"], "Invalid Input Error: File "),

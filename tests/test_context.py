@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer import ContextIsotonicLayer, Grid, InputError, IsotonicLayer, parameter_groups
-from isolayer import context as context_module
+from isolayer.nn import context as context_module
 
 GRID = Grid(-2, 3, 0.5)
 CONTEXTS = {"position": 5, "device": 3}

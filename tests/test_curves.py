@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer import curves as module
-from isolayer.curves import Curves, evaluate, invert, logit_of, prob_of
+from isolayer.curves import curves as module
+from isolayer.curves.curves import Curves, evaluate, invert, logit_of, prob_of
 from isolayer.errors import InputError
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
 
 GRID = Grid(lower=-2, upper=2, step=0.5)
 KNOTS = GRID.knots[1:]

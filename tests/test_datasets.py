@@ -14,8 +14,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from isolayer import datasets
-from isolayer.datasets import (
+from isolayer.errors import InputError
+from research import datasets
+from research.datasets import (
     SOURCES,
     aliccp,
     avazu,
@@ -26,7 +27,6 @@ from isolayer.datasets import (
     open_bandit_items,
     open_bandit_prior,
 )
-from isolayer.errors import InputError
 
 DATA = Path(os.environ.get("ISOLAYER_DATA", Path(__file__).parents[2] / "shared" / "data")) / "kuairand_pure"
 

@@ -3,7 +3,6 @@ import pytest
 import torch
 from torch import nn
 
-from isolayer.baselines import PlattCalibrator
 from isolayer.debias import (
     DROP_RATES,
     AdditiveTower,
@@ -19,7 +18,8 @@ from isolayer.debias import (
 from isolayer.debias.baselines import product_logit
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.layer import parameter_groups
+from isolayer.nn.isotonic import parameter_groups
+from research.calibrators import PlattCalibrator
 
 CONTEXTS = {"position": 4}
 TASKS = ("click", "skip")

@@ -13,7 +13,7 @@ from isolayer.debias import DualHead, Heads
 from isolayer.debias.loss import stacked_labels
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.layer import parameter_groups
+from isolayer.nn.isotonic import parameter_groups
 
 CONTEXTS = {"position": 4, "device": 3}
 TASKS = ("click", "skip")

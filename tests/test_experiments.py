@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy import stats
 
-from isolayer.datasets import DataAbsent
 from isolayer.debias.baselines import Naive
 from isolayer.errors import InputError, MissingExtra
-from isolayer.experiments import (
+from isolayer.simulate import TASKS, Feed, PositionBased, Trust
+from research import (
     downstream,
     learned_curves,
     loop,
@@ -25,7 +25,8 @@ from isolayer.experiments import (
     registry,
     runner,
 )
-from isolayer.experiments.result import (
+from research.datasets import DataAbsent
+from research.result import (
     Estimate,
     Finished,
     Part,
@@ -37,7 +38,6 @@ from isolayer.experiments.result import (
     estimate,
     units_of,
 )
-from isolayer.simulate import TASKS, Feed, PositionBased, Trust
 
 
 class MadeUp:
@@ -88,7 +88,7 @@ def test_a_run_writes_numbers_table_and_verdict_and_is_not_repeated(made_up, tmp
     assert document["held"] == "held"
     assert document["verdict"] == "All parts held (1)."
     assert document["parts"][0]["must"] == "above 0"
-    assert document["command"] == "isolayer reproduce made-up"
+    assert document["command"] == "python -m research made-up"
     assert document["seeds"] == [1000, 1001, 1002, 1003]  # none that anything was chosen on
     assert document["rows"][0]["ours"]["value"] == pytest.approx(10.25)
     assert json.loads((tmp_path / "made-up.json").read_text()) == document | {
@@ -126,7 +126,7 @@ def test_units_of_other_code_are_run_again(made_up, tmp_path, monkeypatch):
 def test_quick_results_stand_apart(made_up, tmp_path):
     made_up(MadeUp())
     document = runner.reproduce(["made-up"], quick=True, seeds=4, out=tmp_path, processes=1)["made-up"]
-    assert document["command"] == "isolayer reproduce made-up --quick --seeds 4"
+    assert document["command"] == "python -m research made-up --quick --seeds 4"
     assert (tmp_path / "quick" / "made-up.json").exists()
     assert not (tmp_path / "made-up.json").exists()
 
@@ -246,7 +246,7 @@ def test_the_page_tells_what_was_run_and_what_was_not(made_up, tmp_path):
         "A made-up experiment",
         "**The paper:** Numbers rise.",
         "**Outcome: held.**",
-        "isolayer reproduce made-up",
+        "python -m research made-up",
     ):
         assert part in text
     assert "Not run" not in text

@@ -13,9 +13,10 @@ import pytest
 import torch
 from scipy import stats
 
-from isolayer.context import ContextIsotonicLayer
 from isolayer.errors import InputError
-from isolayer.experiments import (
+from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.simulate import PositionBased, UserMetrics
+from research import (
     ab_test,
     ads_calibration,
     incremental,
@@ -26,10 +27,9 @@ from isolayer.experiments import (
     per_task_isotonic,
     resampling,
 )
-from isolayer.experiments.deepfm import DeepFM, fitted_logits
-from isolayer.experiments.registry import EXPERIMENTS
-from isolayer.experiments.result import Finished, Unit
-from isolayer.simulate import PositionBased, UserMetrics
+from research.deepfm import DeepFM, fitted_logits
+from research.registry import EXPERIMENTS
+from research.result import Finished, Unit
 
 DATA = Path(os.environ.get("ISOLAYER_DATA", Path(__file__).parents[2] / "shared" / "data")) / "kuairand_pure"
 MINE = {

@@ -5,12 +5,12 @@ import onnx
 import pytest
 from curve_examples import fitted, questions
 
-from isolayer import export_onnx
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
+from isolayer.curves.export import onnx as export_onnx
+from isolayer.curves.export.onnx import predict, session, to_onnx
 from isolayer.errors import InputError
-from isolayer.export_onnx import predict, session, to_onnx
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
 
 CASES = [
     ((), "logit", False),

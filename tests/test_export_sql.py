@@ -9,11 +9,11 @@ import pytest
 import sqlglot
 from curve_examples import columns, fitted, questions
 
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
-from isolayer.export_sql import DIALECTS, apply_table, lookup_tables, to_sql
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
+from isolayer.tables.apply import DIALECTS, apply_table, lookup_tables, to_sql
 
 CASES = [
     ((), "logit", False),

@@ -1,4 +1,4 @@
-from isolayer.experiments import expressiveness
+from research import expressiveness
 
 
 def test_the_layer_reaches_the_best_monotone_fit_of_both_figures():

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from isolayer.errors import InputError
-from isolayer.frames import column, column_names, numbers, refuse_missing, shares, times
+from isolayer.fitting.frames import column, column_names, numbers, refuse_missing, shares, times
 
 FRAMES = [dict, pd.DataFrame, pl.DataFrame, pa.table]
 named = pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: frame.__name__)

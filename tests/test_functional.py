@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
-from isolayer.functional import knot_values, piecewise_linear, piecewise_linear_inverse
 from isolayer.grid import Grid
+from isolayer.nn.functional import knot_values, piecewise_linear, piecewise_linear_inverse
 
 GRID = Grid(-2, 2, 0.5)
 seeds = st.integers(0, 2**31)

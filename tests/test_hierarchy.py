@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer import hierarchy
 from isolayer.errors import InputError
+from isolayer.fitting import hierarchy
+from isolayer.fitting.hierarchy import FLOOR, fit_levels, strengths_of
+from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.shrinkage import Strength
 from isolayer.grid import Grid
-from isolayer.hierarchy import FLOOR, fit_levels, strengths_of
-from isolayer.histogram import Histogram
-from isolayer.shrinkage import Strength
 
 GRID = Grid(lower=-6, upper=4, step=0.4)
 KNOTS = GRID.knots[1:]

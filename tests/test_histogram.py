@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer import artefact
-from isolayer import histogram as module
+from isolayer.curves import parquet_io as artefact
 from isolayer.errors import InputError
+from isolayer.fitting import histogram as module
+from isolayer.fitting.histogram import Histogram, bin_of, bins
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram, bin_of, bins
 
 GRID = Grid(lower=-2, upper=2, step=0.5)
 SUMS = ("count", "weight", "weight_squared", "positive", "logit")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isolayer import metrics
-from isolayer.experiments.kuairand_calibration import BINS, features, judge, past_rate, run
+from research.kuairand_calibration import BINS, features, judge, past_rate, run
 
 DATA = Path(os.environ.get("ISOLAYER_DATA", Path(__file__).parents[2] / "shared" / "data")) / "kuairand_pure"
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer import Grid, InputError, IsotonicLayer, parameter_groups
-from isolayer.lattice import MonotoneLattice, monotone_vertices, multilinear, vertex_rises
+from isolayer.nn.lattice import MonotoneLattice, monotone_vertices, multilinear, vertex_rises
 
 QUALITY, RECENCY, HOUR = Grid(lower=-2, upper=2, step=1), Grid(lower=0, upper=1, step=0.5), Grid(0, 24, 8)
 INPUTS = {"quality": QUALITY, "hour": HOUR, "recency": RECENCY}

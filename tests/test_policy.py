@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
-from isolayer.histogram import Histogram
+from isolayer.fitting.histogram import Histogram
 from isolayer.policy import (
     Estimate,
     curve_examination,

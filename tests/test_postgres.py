@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from curve_examples import GRID, columns, fitted, questions
 
-from isolayer.export_sql import to_sql
-from isolayer.histogram import Histogram
-from isolayer.tables import Reading, fold_of, grouped
+from isolayer.fitting.histogram import Histogram
+from isolayer.tables.apply import to_sql
+from isolayer.tables.histogram_query import Reading, fold_of, grouped
 
 TYPES = {
     "score": "double precision",

@@ -23,8 +23,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from isolayer import Grid, InputError, metrics, report
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves import Curves, prob_of
-from isolayer.histogram import Histogram
+from isolayer.curves.curves import Curves, prob_of
+from isolayer.fitting.histogram import Histogram
 from isolayer.report import charts, evidence, pack, page, theme
 from isolayer.report.advice import advise
 from isolayer.report.bias import learned_bias

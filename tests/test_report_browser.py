@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 from test_report import dual_curves, fitted, simulated
 
 from isolayer import Grid, report
-from isolayer.curves import Curves, prob_of
+from isolayer.curves.curves import Curves, prob_of
 
 SWITCHES = [
     "--no-sandbox",

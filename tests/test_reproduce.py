@@ -1,4 +1,4 @@
-"""Every experiment, run for real at its quick size: ``isolayer reproduce all --quick``, one test an experiment.
+"""Every experiment, run for real at its quick size: ``python -m research all --quick``, one test an experiment.
 
 The results page that is committed is checked against the numbers committed beside it.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from isolayer.experiments import page, registry, runner
-from isolayer.experiments.result import FIRST_SEED
+from research import page, registry, runner
+from research.result import FIRST_SEED
 
 DOCS = Path(__file__).parent.parent / "docs"
 PARTS = {"held", "held in direction", "did not hold"}
@@ -31,7 +31,7 @@ def test_a_quick_run_comes_to_numbers_a_table_a_picture_and_a_verdict(experiment
         assert "to get it: " in document["verdict"]  # data may be absent, nothing else
         pytest.skip(document["verdict"])
     assert seen[-1].done == seen[-1].total == len(experiment.load().units(quick=True, seeds=2))
-    assert document["command"] == f"isolayer reproduce {name} --quick"
+    assert document["command"] == f"python -m research {name} --quick"
     assert document["seeds"] in ([0], [0, 1])
     estimates = [row["ours"] for row in document["rows"]] + document["parts"]
     assert all(math.isfinite(one["value"]) and one["lower"] <= one["value"] <= one["upper"] for one in estimates)
@@ -75,6 +75,6 @@ def test_the_committed_page_is_that_of_the_committed_numbers():
 @pytest.mark.parametrize("path", sorted((DOCS / page.REPRODUCED).glob("*.json")), ids=lambda path: path.stem)
 def test_committed_numbers_are_of_full_runs_on_seeds_nothing_was_chosen_on(path):
     document = json.loads(path.read_text())
-    assert document["command"] == f"isolayer reproduce {path.stem}"
+    assert document["command"] == f"python -m research {path.stem}"
     assert document["seeds"][0] in (0, FIRST_SEED)  # 0 where nothing is drawn
     assert not document["picture"] or (path.parent / document["picture"]).exists()

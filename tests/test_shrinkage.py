@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from isolayer.banded import factorise, gram, inverse_bands
-from isolayer.cells import Cells
+from isolayer.fitting.banded import factorise, gram, inverse_bands
+from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.hierarchy import fit_levels
+from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.shrinkage import FIRST_GUESS, Strength, choose, penalty, terms
 from isolayer.grid import Grid
-from isolayer.hierarchy import fit_levels
-from isolayer.histogram import Histogram
-from isolayer.shrinkage import FIRST_GUESS, Strength, choose, penalty, terms
 
 GRID = Grid(lower=-6, upper=4, step=0.2)
 KNOTS = GRID.knots[1:]

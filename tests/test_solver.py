@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 from sklearn.isotonic import IsotonicRegression
 
-from isolayer.banded import Bands
-from isolayer.cells import Cells
+from isolayer.fitting.banded import Bands
+from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.shrinkage import Strength, penalty
+from isolayer.fitting.solver import TOLERANCE, NotConverged, fit
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
-from isolayer.shrinkage import Strength, penalty
-from isolayer.solver import TOLERANCE, NotConverged, fit
 
 GRID = Grid(lower=-2, upper=2, step=0.5)
 KNOTS = GRID.knots[1:]
@@ -185,7 +185,7 @@ def test_derivatives_are_those_of_the_loss():
 
 
 def test_what_does_not_converge_says_so(monkeypatch):
-    monkeypatch.setattr("isolayer.solver._STEPS", 1)
+    monkeypatch.setattr("isolayer.fitting.solver._STEPS", 1)
     cells = Cells.of(Histogram.from_arrays([0.0, 1.0], [1, 0], grid=GRID))
     with pytest.warns(NotConverged, match="1 of 1 contexts did not converge: the largest residual is"):
         fit(cells, KNOTS[:, None], NONE, floor=0, step=GRID.step)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from curve_examples import GRID, columns, fitted, questions
 
-from isolayer.curves import Curves
-from isolayer.export_sql import apply_table, to_sql
-from isolayer.histogram import Histogram
+from isolayer.curves.curves import Curves
+from isolayer.fitting.histogram import Histogram
 from isolayer.metrics import BinSums, SegmentSums, Sums
-from isolayer.tables import Reading, fold_of, histogram_of
+from isolayer.tables.apply import apply_table, to_sql
+from isolayer.tables.histogram_query import Reading, fold_of, histogram_of
 
 pytestmark = [
     pytest.mark.skipif(

@@ -19,8 +19,8 @@ from isolayer import InputError, simulate
 from isolayer.debias import DualHead
 from isolayer.debias.baselines import Naive
 from isolayer.debias.diagnose import position_effect
-from isolayer.stream import Columns, LogBatches, ParquetLogs
-from isolayer.training import Fit, load_weights, train
+from isolayer.training.parquet_batches import Columns, LogBatches, ParquetLogs
+from isolayer.training.train import Fit, load_weights, train
 
 COLUMNS = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
 
@@ -252,7 +252,7 @@ warnings.filterwarnings("ignore", category=DeprecationWarning)
 import torch
 from torch import nn
 from isolayer.debias import DualHead
-from isolayer.training import Fit, train
+from isolayer.training.train import Fit, train
 
 torch.manual_seed(int(os.environ.get("RANK", "0")))
 backbone = nn.Sequential(nn.Linear(12, 16), nn.ReLU())

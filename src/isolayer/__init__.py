@@ -7,20 +7,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "ContextIsotonicLayer": "context",
-    "Curves": "curves",
+    "ContextIsotonicLayer": "nn.context",
+    "Curves": "curves.curves",
     "DualHead": "debias.heads",
     "Grid": "grid",
-    "Histogram": "histogram",
+    "Histogram": "fitting.histogram",
     "InputError": "errors",
     "IsotonicCalibrator": "calibrator",
-    "IsotonicEmbedding": "layer",
-    "IsotonicLayer": "layer",
+    "IsotonicEmbedding": "nn.isotonic",
+    "IsotonicLayer": "nn.isotonic",
     "MissingExtra": "errors",
-    "MonotoneLattice": "lattice",
-    "calibrate": "alternating",
-    "parameter_groups": "layer",
-    "piecewise_linear": "functional",
+    "MonotoneLattice": "nn.lattice",
+    "calibrate": "nn.posthoc",
+    "parameter_groups": "nn.isotonic",
+    "piecewise_linear": "nn.functional",
 }
 
 __all__ = [
@@ -41,17 +41,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from isolayer.alternating import calibrate
     from isolayer.calibrator import IsotonicCalibrator
-    from isolayer.context import ContextIsotonicLayer
-    from isolayer.curves import Curves
+    from isolayer.curves.curves import Curves
     from isolayer.debias.heads import DualHead
     from isolayer.errors import InputError, MissingExtra
-    from isolayer.functional import piecewise_linear
+    from isolayer.fitting.histogram import Histogram
     from isolayer.grid import Grid
-    from isolayer.histogram import Histogram
-    from isolayer.lattice import MonotoneLattice
-    from isolayer.layer import IsotonicEmbedding, IsotonicLayer, parameter_groups
+    from isolayer.nn.context import ContextIsotonicLayer
+    from isolayer.nn.functional import piecewise_linear
+    from isolayer.nn.isotonic import IsotonicEmbedding, IsotonicLayer, parameter_groups
+    from isolayer.nn.lattice import MonotoneLattice
+    from isolayer.nn.posthoc import calibrate
 
 
 def __getattr__(name: str) -> Any:

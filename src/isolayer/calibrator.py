@@ -1,7 +1,7 @@
 """IsotonicCalibrator: the scikit-learn contract over histogram, solver and curves.
 
 What an estimator must know is here: reading frames and arrays, labels, weights, forgetting. The fit itself is
-:meth:`isolayer.curves.Curves.from_histogram`, evaluation is :class:`isolayer.curves.Curves`.
+:meth:`isolayer.curves.curves.Curves.from_histogram`, evaluation is :class:`isolayer.curves.curves.Curves`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from isolayer.curves import Curves, Scale, logit_of
+from isolayer.curves.curves import Curves, Scale, logit_of
 from isolayer.errors import InputError, need
-from isolayer.frames import column, column_names, numbers, refuse_missing, shares, times
+from isolayer.fitting.categories import context_names
+from isolayer.fitting.frames import column, column_names, numbers, refuse_missing, shares, times
+from isolayer.fitting.hierarchy import Shrinkage
+from isolayer.fitting.histogram import LEAST_WEIGHT, Histogram
 from isolayer.grid import Grid
-from isolayer.hierarchy import Shrinkage
-from isolayer.histogram import LEAST_WEIGHT, Histogram
-from isolayer.keys import context_names
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         scale: Whether scores are logits (``"logit"``, any real number) or probabilities (``"prob"``).
         grid: Where the knots of the curves are, on the logit scale; by default ``Grid()``.
         shrinkage: ``"auto"`` chooses how strongly curves are drawn to their parent; numbers fix it (see
-            :func:`isolayer.hierarchy.fit_levels`).
+            :func:`isolayer.fitting.hierarchy.fit_levels`).
         strict: Curves increase strictly, so that no two scores tie; False allows flats.
         missing: ``"error"`` refuses missing context values, ``"own"`` makes missing a context of its own.
         negative_rate: Share of the negatives that was kept when rows were sampled, a number in (0, 1] or the name of a
@@ -165,7 +165,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         """
         self._check_settings()
         need("ibis", "data")
-        from isolayer.tables import Reading, histogram_of
+        from isolayer.tables.histogram_query import Reading, histogram_of
 
         if self.half_life is not None and not isinstance(self.half_life, tuple):
             raise InputError(

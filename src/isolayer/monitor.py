@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves, evaluate, prob_of
+from isolayer.curves.curves import Curves, evaluate, prob_of
 from isolayer.errors import InputError
-from isolayer.histogram import Histogram
+from isolayer.fitting.histogram import Histogram
 from isolayer.metrics import SegmentSums, log_loss, ratio_table
 
 Floats = NDArray[np.float64]

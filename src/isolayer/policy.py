@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 
 Column = NDArray[np.float64]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import typer
 
 from isolayer.cli.calibration import apply, check, compare, export, fit, report, update
-from isolayer.cli.debiasing import diagnose, simulate, train
+from isolayer.cli.debiasing import demo, diagnose, simulate, train
 from isolayer.cli.scoring import score
-from isolayer.cli.studies import bench, demo, reproduce
 
 app = typer.Typer(
     name="isolayer",
@@ -26,7 +25,6 @@ app = typer.Typer(
 COMMANDS = (
     *(demo, simulate, diagnose, train, score),
     *(fit, report, apply, export, check, update, compare),
-    *(reproduce, bench),
 )
 for _command in COMMANDS:
     app.command()(_command)

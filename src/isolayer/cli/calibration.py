@@ -87,9 +87,9 @@ def apply(
     writable(out, "--out")
     table, fitted = read(log), _load(curves)
     name = column(score, "--score", SCORES, table.columns, log)
-    rows = need("isolayer.export_sql", "data").apply_table(fitted, table, score=name, prob=column_name)
+    rows = need("isolayer.tables.apply", "data").apply_table(fitted, table, score=name, prob=column_name)
     count = table.count().to_pyarrow().as_py()
-    with need("isolayer.artefact", "data").whole_file(out) as part:
+    with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
         rows.to_parquet(part)
     show({"rows": count, "column": column_name, "written": out}, as_json=json)
 
@@ -116,7 +116,7 @@ def update(
     """
     if not 0 < keep < np.inf:
         raise InputError(f"--keep: expected a positive number, got {keep}; 1 keeps the days so far, 0.5 forgets half")
-    old, before = need("isolayer.histogram", "data").Histogram.load(sums), _load(curves)
+    old, before = need("isolayer.fitting.histogram", "data").Histogram.load(sums), _load(curves)
     if old.contexts != before.contexts:
         raise InputError(
             f"--curves: expected the calibrator of the sums, by {_listed(old.contexts)}, got one by "
@@ -218,7 +218,7 @@ def export(
         fitted.to_onnx(out)
     elif kind == ".sql":
         statement = fitted.to_sql(dialect) + "\n"
-        with need("isolayer.artefact", "data").whole_file(out) as part:
+        with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
             part.write_text(statement)
     else:
         fitted.save(out)
@@ -264,7 +264,7 @@ def report(
 def _load(path: Path, what: str = "--curves") -> Any:
     if not path.exists():
         raise InputError(f"{what}: expected a calibrator at {str(path)!r}, got none; make one with `isolayer fit`")
-    return need("isolayer.curves", "data").Curves.load(path)
+    return need("isolayer.curves.curves", "data").Curves.load(path)
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def _histogram(rows: _Rows, contexts: tuple[str, ...]) -> tuple[Any, str]:
     if rows.on_bad_rows not in ("error", "drop"):
         raise InputError(f"--on-bad-rows: expected error or drop, got {rows.on_bad_rows!r}; choose one")
     table = read(rows.log)
-    tables, columns = need("isolayer.tables", "data"), list(table.columns)
+    tables, columns = need("isolayer.tables.histogram_query", "data"), list(table.columns)
     for name in contexts:
         column(name, "contexts", (), columns)
     score = column(rows.score, "--score", SCORES, columns, rows.log)

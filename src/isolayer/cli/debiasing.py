@@ -28,6 +28,17 @@ from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
 
 
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller log.")] = False,
+) -> None:
+    """See everything work in minutes. Simulates a feed, debiases a ranker, calibrates it, exports it, reports it.
+
+    Example: isolayer demo
+    """
+    need("isolayer.cli.demonstration", "all").run(out, quick=quick)
+
+
 def simulate(
     out: Annotated[Path, typer.Option(help="Where to write the log, as Parquet.")] = Path("log.parquet"),
     sessions: Annotated[int, typer.Option(min=1, help="Lists shown; ten rows each.")] = 20_000,
@@ -65,7 +76,7 @@ def simulate(
             table |= {f"feature_{i}": values[:, i] for i in range(values.shape[1])}
         elif truth or not name.startswith(hidden):
             table[name] = values
-    with need("isolayer.artefact", "data").whole_file(out) as part:
+    with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
         parquet.write_table(pa.table(table), part)
     show(
         {"rows": len(log["position"]), "columns": len(table), "click_rate": log["click"].mean(), "written": out},
@@ -160,7 +171,7 @@ def train(
         raise InputError(f"--out: expected a folder, got the file {str(out)!r}; name another")
     columns = matching(features, _columns(logs))
     torch = need("torch", "train")
-    training, heads = need("isolayer.training", "train"), need("isolayer.debias.heads", "train")
+    training, heads = need("isolayer.training.train", "train"), need("isolayer.debias.heads", "train")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and what one could buy
     torch.manual_seed(seed)
     backbone = _backbone(len(columns), widths)

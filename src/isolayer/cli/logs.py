@@ -53,7 +53,7 @@ def _table(log: str, kind: str, *, remote: bool = False) -> Any:
         return ibis.read_json(log)
     if remote:
         return ibis.read_parquet(log)
-    return need("isolayer.sources", "data").as_table(log)
+    return need("isolayer.tables.sources", "data").as_table(log)
 
 
 def _standard_input() -> Any:
@@ -166,7 +166,7 @@ def matching(listed: str, columns: list[str]) -> list[str]:
 def refuse_text(table: Any, columns: Sequence[str]) -> None:
     """Raise unless the columns of a table hold numbers."""
     for name, kind in table.schema().items():
-        if name in columns and not need("isolayer.sources", "data").is_number(kind):
+        if name in columns and not need("isolayer.tables.sources", "data").is_number(kind):
             raise InputError(f"column {name}: expected numbers, got {kind}; convert it")
 
 

@@ -41,7 +41,7 @@ def score(
     parts = [session.run(None, {"features": _matrix(part, columns)}) for part in rows.to_batches(max_chunksize=BATCH)]
     for name, values in zip(new, zip(*parts, strict=True), strict=True):
         rows = rows.append_column(name, [np.concatenate(values)])
-    with need("isolayer.artefact", "data").whole_file(out) as part:
+    with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
         need("pyarrow.parquet", "data").write_table(rows, part)
     show({"rows": len(rows), "columns": ", ".join(new), "written": out}, as_json=json)
     task = new[0].removesuffix("_relevance")

@@ -16,12 +16,17 @@ rises with relevance, and the model reads its negative.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from isolayer.curves.curves import logit_of
 from isolayer.debias.heads import checked_tasks
 from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
 from isolayer.debias.serving import BakedCurve, Relevance, Serving
@@ -30,6 +35,7 @@ from isolayer.grid import Grid
 
 DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
 Mask = Mapping[str, Tensor] | None
+Column = NDArray[Any]
 
 
 class Naive(nn.Module):
@@ -310,10 +316,8 @@ def post_hoc(
     Returns:
         What is served, its probabilities calibrated.
     """
-    from isolayer.baselines import PavaCalibrator, PlattCalibrator  # scikit-learn's, and asked for only here
-
-    calibrators = {"platt": PlattCalibrator, "isotonic": PavaCalibrator}
-    if method not in calibrators:
+    fits = {"platt": _platt, "isotonic": _isotonic}
+    if method not in fits:
         raise InputError(f"method: expected 'platt' or 'isotonic', got {method!r}; choose one")
     grid = grid or Grid(step=0.05)
     serving = model.serving()
@@ -322,7 +326,23 @@ def post_hoc(
     values = []
     for task, sign in zip(model.tasks, model.sign, strict=True):
         logit = (outputs[task] * sign).double().cpu().numpy()
-        fitted = calibrators[method]().fit(logit, labels[task].cpu().numpy(), weights)
-        values.append(torch.from_numpy(fitted.decision_function(grid.knots)))
+        values.append(torch.from_numpy(fits[method](logit, labels[task].cpu().numpy(), weights, grid.knots)))
     serving.curve = BakedCurve(torch.stack(values).to(model.sign), grid)
     return serving
+
+
+def _platt(logit: Column, label: Column, weight: Column | None, at: Column) -> Column:
+    """Platt's line over the logit, with his smoothed targets, at given logits."""
+    weight = np.ones(len(label)) if weight is None else weight
+    positive, total = float(weight @ label), float(weight.sum())
+    target = np.where(label == 1, (positive + 1) / (positive + 2), 1 / (total - positive + 2))
+    both = np.concatenate([logit, logit])[:, None]  # each row once as positive, once as negative: soft labels
+    side, weights = np.repeat([1, 0], len(label)), np.concatenate([weight * target, weight * (1 - target)])
+    fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(both, side, weights)
+    return np.asarray(fitted.decision_function(at[:, None]))
+
+
+def _isotonic(logit: Column, label: Column, weight: Column | None, at: Column) -> Column:
+    """The logit of isotonic regression, probabilities kept 1e-6 away from 0 and 1, at given logits."""
+    steps = IsotonicRegression(out_of_bounds="clip").fit(logit, label, weight)
+    return logit_of(steps.predict(at).clip(1e-6, 1 - 1e-6))

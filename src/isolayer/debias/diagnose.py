@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
 from isolayer.debias.harvest import (
     Harvested,
     components,

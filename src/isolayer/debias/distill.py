@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from isolayer.context import ContextIsotonicLayer
 from isolayer.errors import InputError
-from isolayer.layer import IsotonicLayer
 from isolayer.metrics import auc
+from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.isotonic import IsotonicLayer
 
 _MOST_CURVES = 1_000_000
 _ENDS = torch.tensor([0.001, 0.999])  # quantiles of the logits that the student's hidden units start between

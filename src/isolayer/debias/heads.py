@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isolayer.context import ContextIsotonicLayer
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
 from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
 from isolayer.debias.serving import LEVEL_RATE, BakedCurve, Relevance, Serving
 from isolayer.errors import InputError
-from isolayer.functional import knot_values
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.histogram import Histogram
-from isolayer.layer import IsotonicLayer, slopes
+from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.functional import knot_values
+from isolayer.nn.isotonic import IsotonicLayer, slopes
 
 COARSE = Grid(step=2.5)  # of the curves of contexts
 FINE = Grid(step=0.05)  # of the one curve a task that is served

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from isolayer.debias.heads import DualHead
 from isolayer.debias.loss import Heads, Labels
 from isolayer.errors import InputError
-from isolayer.functional import piecewise_linear
+from isolayer.nn.functional import piecewise_linear
 
 _MOST_CONTEXTS = 4096
 Given = Literal["features", "relevance"]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from isolayer.functional import piecewise_linear
 from isolayer.grid import Grid
+from isolayer.nn.functional import piecewise_linear
 
 LEVEL_RATE = 10.0  # a level learns so many times as fast as the rest of its group
 

@@ -81,7 +81,7 @@ class BinSums:
             bins: How many bins.
         """
         need("ibis", "data")
-        from isolayer.table_sums import bin_sums_of
+        from isolayer.tables.metrics_query import bin_sums_of
 
         return bin_sums_of(table, prob=prob, label=label, weight=weight, bins=bins)
 

@@ -104,7 +104,7 @@ class Sums:
             weight: Column of weights, or None.
         """
         need("ibis", "data")
-        from isolayer.table_sums import sums_of
+        from isolayer.tables.metrics_query import sums_of
 
         return sums_of(table, prob=prob, label=label, weight=weight)
 
@@ -193,7 +193,7 @@ class SegmentSums:
             weight: Column of weights, or None.
         """
         need("ibis", "data")
-        from isolayer.table_sums import segment_sums_of
+        from isolayer.tables.metrics_query import segment_sums_of
 
         return segment_sums_of(table, prob=prob, label=label, segment=segment, weight=weight)
 

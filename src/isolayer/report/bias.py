@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves, evaluate, prob_of
+from isolayer.curves.curves import Curves, evaluate, prob_of
 from isolayer.errors import InputError
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves, logit_of, prob_of
+from isolayer.curves.curves import Curves, logit_of, prob_of
 from isolayer.errors import InputError, need
 from isolayer.metrics import BinSums, observed_over_expected
 from isolayer.metrics.rows import labels, probs, weights

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves
-from isolayer.keys import Codes
+from isolayer.curves.curves import Curves
+from isolayer.fitting.categories import Codes
 from isolayer.metrics import (
     BinSums,
     Multicalibration,

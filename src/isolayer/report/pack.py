@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves
-from isolayer.keys import Codes
+from isolayer.curves.curves import Curves
+from isolayer.fitting.categories import Codes
 from isolayer.report.evidence import ContextTable, Dots
 from isolayer.report.rows import texts
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from isolayer.artefact import whole_file
-from isolayer.curves import Curves
+from isolayer.curves.curves import Curves
+from isolayer.curves.parquet_io import whole_file
 from isolayer.errors import need
-from isolayer.histogram import Histogram
+from isolayer.fitting.histogram import Histogram
 from isolayer.report import charts, sections
 from isolayer.report.advice import advise
 from isolayer.report.bias import Bias, learned_bias

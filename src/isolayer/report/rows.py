@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves import Curves, evaluate, logit_of, prob_of
+from isolayer.curves.curves import Curves, evaluate, logit_of, prob_of
 from isolayer.errors import InputError, need
-from isolayer.frames import column, column_names, numbers
-from isolayer.histogram import Histogram
-from isolayer.keys import Codes, combine, encode
+from isolayer.fitting.categories import Codes, combine, encode
+from isolayer.fitting.frames import column, column_names, numbers
+from isolayer.fitting.histogram import Histogram
 from isolayer.metrics.rows import labels, same_length, weights
 
 Floats = NDArray[np.float64]
@@ -202,7 +202,7 @@ def _read(log: Any, names: list[str]) -> Any:
     if not isinstance(log, str | Path) and type(log).__module__.split(".")[0] not in ("ibis", "duckdb", "_duckdb"):
         return log
     need("ibis", "data")
-    from isolayer.sources import collect
+    from isolayer.tables.sources import collect
 
     return collect(log, lambda table: table.select([name for name in dict.fromkeys(names) if name in table.columns]))
 

@@ -1,0 +1,133 @@
+"""Results for people: the table of one experiment and the page of all, generated from the JSON files, never typed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from research.registry import EXPERIMENTS
+from research.result import VERDICTS
+
+_HEAD = """# Results
+
+Generated from the JSON files that `python -m research` writes; nothing is typed by hand. Every claim is cut into parts,
+each a number that must be above or below a bound. A part **held** when its whole 95% interval is on that side, **held
+in direction** when only the mean is, and **did not hold** otherwise; a claim held in part when some of its parts held
+and others did not. Some parts ask for more than the paper says, such as ranking above every baseline.
+
+The data are simulated unless a study says otherwise, so figures agree with the paper's in sign and order rather than in
+size; intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Intervals
+of studies on real data are over resampled users, queries or rows, and over seeds where something is trained from one.
+"""
+REPRODUCED = "reproduced"  # the folder beside the page
+_FOLDED = 30  # rows from which on a table is folded away
+
+
+def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
+    """The whole of ``docs/results.md`` from the files under ``out``: a summary of all experiments, then each in turn.
+
+    ``pictures`` is where the page finds them, such as ``"reproduced/"``.
+
+    >>> print(results_page("a folder nobody has").splitlines()[0])
+    # Results
+    """
+    found = {experiment.name: _read(Path(out) / f"{experiment.name}.json") for experiment in EXPERIMENTS}
+    documents = [document for document in found.values() if document is not None]
+    absent = [name for name, document in found.items() if document is None]
+    lines = [_HEAD, "| experiment | outcome | parts: held, in direction, not | seeds | CPU seconds |", "|---" * 5 + "|"]
+    for one in documents:
+        counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
+        link, cost = f"[{one['title']}](#{one['name']})", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
+        lines.append(f"| {link} | {one['held']} | {counts} | {cost} |")
+    total = sum(one["cpu_seconds"] for one in documents)
+    lines += ["", f"{total / 60:.0f} minutes of one core in all; the units of an experiment run on every core at once."]
+    if absent:
+        lines += ["", f"Not run: {', '.join(absent)}."]
+    return "\n".join([*lines, *(f"\n{_section(one, pictures)}" for one in documents)]) + "\n"
+
+
+def write_page(page: str | Path, out: str | Path = "results") -> None:
+    """Bring the results under ``out`` into a folder ``reproduced`` beside the page, and write the page from there.
+
+    The folder keeps numbers and pictures, not the series that pictures were drawn from. What it has of experiments
+    that are not under ``out`` stays, so one experiment may be brought up to date by itself.
+    """
+    page, out = Path(page), Path(out)
+    folder = page.parent / REPRODUCED
+    folder.mkdir(parents=True, exist_ok=True)
+    for experiment in EXPERIMENTS:
+        document = _read(out / f"{experiment.name}.json")
+        if document is None:
+            continue
+        kept = {key: value for key, value in document.items() if key != "series"}
+        (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+        if document["picture"]:
+            shutil.copyfile(out / document["picture"], folder / document["picture"])
+    page.write_text(results_page(folder, pictures=f"{REPRODUCED}/"))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _section(document: dict[str, Any], pictures: str) -> str:
+    return f'<a id="{document["name"]}"></a>\n\n{table(document, pictures=pictures)}'
+
+
+def table(document: dict[str, Any], *, pictures: str = "") -> str:
+    """One experiment: claim, the paper's figure and ours with its interval, the verdict, the command.
+
+    >>> row = {"name": "Click", "metric": "delta AUC", "paper": "+1.00%", "digits": 2, "unit": "%"}
+    >>> row["ours"] = {"value": 0.5, "lower": 0.25, "upper": 0.75, "seeds": 5}
+    >>> print(table_row(row))
+    | Click | delta AUC | +1.00% | +0.50% [+0.25, +0.75] |
+    """
+    figures = [
+        "| | | paper | ours, with 95% interval |",
+        "|---|---|---|---|",
+        *(table_row(row) for row in document["rows"]),
+        "",
+    ]
+    lines = [
+        f"## {document['title']}",
+        "",
+        f"**The paper:** {document['claim']} ({document['paper']})",
+        "",
+        f"**Outcome: {document['held']}.** {document['verdict']}",
+        "",
+        "| part | must be | measured, with 95% interval | outcome |",
+        "|---|---|---|---|",
+        *(_part_row(part) for part in document["parts"]),
+        "",
+    ]
+    if document["picture"]:
+        lines += [f"![{document['title']}]({pictures}{document['picture']})", ""]
+    if len(document["rows"]) > _FOLDED:
+        summary = f"<summary>All {len(document['rows'])} figures</summary>"
+        figures = ['<details markdown="1">', summary, "", *figures, "</details>", ""]
+    return "\n".join([*lines, *figures, _source(document)])
+
+
+def _part_row(part: dict[str, Any]) -> str:
+    interval = f" [{part['lower']:.3g}, {part['upper']:.3g}]" if part["lower"] < part["upper"] else ""
+    outcome = "held" if part["held"] == "held" else f"**{part['held']}**"
+    return f"| {part['says']} | {part['must']} | {part['value']:.3g}{interval} | {outcome} |"
+
+
+def _source(document: dict[str, Any]) -> str:
+    seeds = document["seeds"]
+    named = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return f"`{document['command']}`: {named}, {document['cpu_seconds']:.0f} s of one core."
+
+
+def table_row(row: dict[str, Any]) -> str:
+    """One line of the table; changes in percent carry their sign."""
+    ours, sign = row["ours"], "+" if row["unit"] == "%" else ""
+
+    def shown(value: float) -> str:
+        return f"{value:{sign}.{row['digits']}f}"
+
+    interval = f" [{shown(ours['lower'])}, {shown(ours['upper'])}]" if ours["lower"] < ours["upper"] else ""
+    return f"| {row['name']} | {row['metric']} | {row['paper']} | {shown(ours['value'])}{row['unit']}{interval} |"

@@ -1,0 +1,108 @@
+"""The list of experiments. Each is a module of this package that offers the following.
+
+    CLAIM       what the paper says, in a sentence
+    PAPER       the table or figure it says it in, with its numbers
+    units       (quick, seeds=None) -> the units of work, see `result.Unit`
+    run_unit    (unit) -> a dict of numbers, strings and lists
+    summarise   (list of finished units) -> `result.Result`
+    chart       (series of the result) -> an Altair chart; may be absent, the table is always written
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from isolayer.errors import InputError
+from research.result import Finished, Numbers, Result, Unit
+
+
+class Module(Protocol):
+    """What the module of an experiment offers; ``chart`` beside it, where there is a picture."""
+
+    CLAIM: str
+    PAPER: str
+
+    def units(self, quick: bool, seeds: int | None = None) -> list[Unit]:
+        """What there is to do."""
+
+    def run_unit(self, unit: Unit) -> Numbers:
+        """Do it."""
+
+    def summarise(self, finished: Sequence[Finished]) -> Result:
+        """What it comes to."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table, figure or study that one command reproduces.
+
+    >>> find(["offline-debiasing"])[0].title
+    'Offline debiasing: AUC and NE of Like and Click (table 3)'
+    """
+
+    name: str
+    title: str
+    module: str
+
+    def load(self) -> Module:
+        """Its module."""
+        return cast("Module", import_module(f"research.{self.module}"))
+
+    @property
+    def claim(self) -> str:
+        """What the paper says."""
+        return self.load().CLAIM
+
+    @property
+    def paper(self) -> str:
+        """Where it says it, with its numbers."""
+        return self.load().PAPER
+
+    def chart(self, series: Any) -> Any:
+        """Its picture as an Altair chart, or None."""
+        draw = getattr(self.load(), "chart", None)
+        return None if draw is None else draw(series)
+
+
+EXPERIMENTS = (
+    Experiment("expressiveness", "Expressive power: y = x^2 and a target that falls (figure 2)", "expressiveness"),
+    Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
+    Experiment("offline-debiasing", "Offline debiasing: AUC and NE of Like and Click (table 3)", "offline_debiasing"),
+    Experiment("observed-over-expected", "O/E by position (table 5)", "observed_over_expected"),
+    Experiment("learned-curves", "Learned curves by task, position and platform (figures 5 and 6)", "learned_curves"),
+    Experiment("loss-weights", "Loss weights: beta from 0 to 1 (section 5.2)", "loss_weights"),
+    Experiment("ab-test", "Online A/B tests on simulated traffic (tables 2 and 4)", "ab_test"),
+    Experiment("per-task-isotonic", "Platt and 12 per-task isotonic regressions (section 5.3)", "per_task_isotonic"),
+    Experiment("overhead", "CPU overhead of the head, and distillation (section 5.7)", "overhead"),
+    Experiment("incremental", "Incremental training under drift, against propensities (conclusion)", "incremental"),
+    Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
+    Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),
+    Experiment("kuairand-tasks", "KuaiRand by tab, eight tasks at once", "kuairand_tasks"),
+    Experiment("mslr-clicks", "Graded documents (MSLR) with simulated clicks", "mslr_clicks"),
+    Experiment("open-bandit", "Off-policy evaluation on Open Bandit: random and logged policy", "open_bandit"),
+    Experiment("ads-calibration", "The ads bench: Avazu, AliCCP, Criteo or KuaiRand by field", "ads_calibration"),
+)
+
+
+def find(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names, or all for ``["all"]``.
+
+    >>> find(["nothing"])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: experiment: expected one of all, ..., got 'nothing'; choose from the list
+    """
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    if list(names) == ["all"]:
+        return list(EXPERIMENTS)
+    for name in names:
+        if name not in known:
+            raise InputError(f"experiment: expected one of all, {', '.join(known)}, got {name!r}; choose from the list")
+    if not names:
+        raise InputError("experiment: expected a name or all, got none; choose from the list")
+    return [known[name] for name in dict.fromkeys(names)]

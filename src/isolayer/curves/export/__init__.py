@@ -1,0 +1,1 @@
+"""Fitted curves in other formats: SQL text and ONNX models."""

@@ -1,0 +1,416 @@
+"""The histogram: everything the exact fit needs to know about the rows, as sums per (context, fold, bin).
+
+Sums can be added, subtracted and scaled; so fitting in batches, forgetting, taking a day out again and cross-validation
+are exact, and an engine that can GROUP BY can make the same object as :meth:`Histogram.from_arrays`. Bins are a quarter
+of a knot step wide and keep the mean logit of their rows. Nothing here knows of curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isolayer.errors import InputError, need
+from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
+from isolayer.grid import Grid
+
+Sums = NDArray[np.float64]
+
+BINS_PER_STEP = 4
+LEAST_WEIGHT, MOST_WEIGHT = 1e-200, 1e100  # less is none; squares of what lies between are still numbers
+_SUMS = ("count", "weight", "weight_squared", "positive", "logit")
+Place = tuple[Codes, NDArray[Any], NDArray[Any]]  # group, fold and bin, each [cells] or [rows]
+_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few rows there are
+
+
+def bins(grid: Grid) -> int:
+    """Number of bins: ``BINS_PER_STEP`` a bucket, one below the grid (bin 0) and one at and above its upper end.
+
+    >>> bins(Grid(lower=0, upper=1, step=0.5))
+    10
+    """
+    return BINS_PER_STEP * (grid.buckets - 1) + 2
+
+
+def bin_of(logit: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.int64]:
+    """Bin of each logit: ``floor((logit - lower) * (BINS_PER_STEP / step)) + 1``, clipped to ``0 .. bins - 1``.
+
+    The formula is double arithmetic that any SQL engine repeats to the bit.
+
+    >>> bin_of(np.array([-9.0, 0.0, 0.3, 1.0]), Grid(lower=0, upper=1, step=0.5)).tolist()
+    [0, 1, 3, 9]
+    """
+    place = np.floor((np.asarray(logit, np.float64) - grid.lower) * (BINS_PER_STEP / grid.step))
+    return np.asarray(place.clip(-1, bins(grid) - 2).astype(np.int64) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Sums of the rows of each (group, fold, bin) that has any.
+
+    A *group* is a combination of context values; groups are numbered in the lexicographic order of their keys, missing
+    last, and rows are sorted by (group, fold, bin). Make one by :meth:`from_arrays`.
+
+    Args:
+        grid: Where the knots, and so the bins, are.
+        contexts: Names of the context columns, coarse to fine.
+        keys: One array a context column: its value in each group, shape ``[groups]``.
+        group: Group of each cell, shape ``[cells]``.
+        fold: Fold of each cell; zeros when there are no folds.
+        bin: Bin of each cell, in the numbering of :func:`bin_of`.
+        count: How many rows fell into the cell.
+        weight: Sum of their weights.
+        weight_squared: Sum of the squares of their weights, for the effective number of rows.
+        positive: Weighted sum of their labels.
+        logit: Weighted sum of their logits.
+
+    >>> histogram = Histogram.from_arrays([0.1, 0.2, 9.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
+    >>> histogram.keys[0].tolist(), histogram.group.tolist(), histogram.count.tolist(), histogram.positive.tolist()
+    (['tv', 'web'], [0, 0, 1], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0])
+    """
+
+    grid: Grid
+    contexts: tuple[str, ...]
+    keys: tuple[NDArray[Any], ...]
+    group: Codes
+    fold: NDArray[np.int8]
+    bin: NDArray[np.int32]
+    count: Sums
+    weight: Sums
+    weight_squared: Sums
+    positive: Sums
+    logit: Sums
+
+    @classmethod
+    def from_arrays(
+        cls,
+        logit: ArrayLike,
+        label: ArrayLike,
+        context: Mapping[str, Any] | None = None,
+        weight: ArrayLike | None = None,
+        fold: ArrayLike | None = None,
+        *,
+        grid: Grid | None = None,
+    ) -> Histogram:
+        """Sum rows given as columns.
+
+        Args:
+            logit: Scores on the logit scale, shape ``[n]``.
+            label: Labels in [0, 1], shape ``[n]``; soft labels are allowed.
+            context: Context columns by name, coarse to fine: strings, integers or booleans, shape ``[n]``.
+            weight: Weights from 0 to ``MOST_WEIGHT``; by default 1. A row of less than ``LEAST_WEIGHT`` is absent.
+            fold: Fold of each row, 0 to 126; by default all in fold 0.
+            grid: Where the knots are; by default ``Grid()``.
+        """
+        grid, context = grid or Grid(), context or {}
+        logits, labels, weights = _checked_rows(logit, label, weight)
+        folds = np.zeros(len(logits), np.int64) if fold is None else _checked_folds(fold, len(logits))
+        coded = {name: encode(column, name) for name, column in context.items()}
+        for name, (_, codes) in coded.items():
+            _same_length(f"context {name}", len(codes), len(logits))
+        if weights is not None and not (weights >= LEAST_WEIGHT).all():
+            used = np.flatnonzero(weights >= LEAST_WEIGHT)
+            logits, labels, weights, folds = logits[used], labels[used], weights[used], folds[used]
+            coded = {name: (vocabulary, codes[used]) for name, (vocabulary, codes) in coded.items()}
+        sizes = [len(vocabulary) for vocabulary, _ in coded.values()]
+        parts, group = combine([codes for _, codes in coded.values()], sizes, len(logits))
+        keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded.values(), parts, strict=True))
+        sums = _sums_of_rows(logits, labels, weights)
+        return cls._gather(grid, tuple(context), keys, (group, folds, bin_of(logits, grid)), sums)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        contexts: Sequence[str] = (),
+        *,
+        score: str = "score",
+        label: str = "label",
+        weight: str | None = None,
+        scale: Literal["logit", "prob"] = "logit",
+        grid: Grid | None = None,
+        folds: int | tuple[int, str] | None = None,
+        on_bad_rows: Literal["error", "drop"] = "error",
+    ) -> Histogram:
+        """Sum the rows of a table in the engine that holds it; see :mod:`isolayer.tables.histogram_query`.
+
+        Args:
+            table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+            contexts: Context columns, coarse to fine; NULL is a context of its own.
+            score: The score column.
+            label: The label column.
+            weight: A column of weights.
+            scale: Whether scores are logits or probabilities.
+            grid: Where the knots are; by default ``Grid()``.
+            folds: Number of folds, by a hash of the score, or that and the column to hash.
+            on_bad_rows: Whether rows that cannot be used are an error, or are left out with a warning.
+        """
+        need("ibis", "data")
+        from isolayer.tables.histogram_query import Reading, histogram_of
+
+        reading = Reading(context_names(contexts), score, label, weight, scale, grid or Grid(), folds)
+        return histogram_of(table, reading, on_bad_rows=on_bad_rows)[0]
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Histogram:
+        """Read what :meth:`save` wrote."""
+        need("pyarrow", "data")
+        from isolayer.curves.parquet_io import load_histogram
+
+        return load_histogram(path)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write one Parquet file, a row a cell, in one step."""
+        need("pyarrow", "data")
+        from isolayer.curves.parquet_io import save_histogram
+
+        save_histogram(self, path)
+
+    def fingerprint(self) -> str:
+        """A short name for the rows that were summed, the same whichever engine summed them.
+
+        >>> one, two = Histogram.from_arrays([0.1, 0.2], [0, 1]), Histogram.from_arrays([0.2, 0.1], [1, 0])
+        >>> one.fingerprint() == two.fingerprint()
+        True
+        """
+        words = [*self.contexts, *("\0".join(map(str, key.tolist())) for key in self.keys)]
+        digest = sha256("\0".join(words).encode())
+        for place, places in ((self.group, self.groups), (self.bin, bins(self.grid))):
+            for column in (self.count, self.weight, self.positive):
+                # Engines add in different orders, so the last digits of a sum are not part of its identity.
+                digest.update(np.round(np.bincount(place, column, minlength=places), 6).tobytes())
+        return digest.hexdigest()[:32]
+
+    @classmethod
+    def _gather(
+        cls,
+        grid: Grid,
+        contexts: tuple[str, ...],
+        keys: tuple[NDArray[Any], ...],
+        place: Place,
+        sums: list[Sums | None],
+    ) -> Histogram:
+        """Add up what falls into the same place; ``sums`` in the order of `_SUMS`, None as the column before."""
+        group, fold, at = place
+        folds, groups = int(fold.max(initial=0)) + 1, len(keys[0]) if keys else 1
+        cell = (group * folds + fold) * bins(grid) + at
+        cells, totals = _add_up(cell, groups * folds * bins(grid), sums)
+        group, rest = np.divmod(cells, folds * bins(grid))
+        fold, at = np.divmod(rest, bins(grid))
+        return cls(grid, contexts, keys, group, fold.astype(np.int8), at.astype(np.int32), *totals)
+
+    @property
+    def groups(self) -> int:
+        """Number of distinct combinations of context values; 1 without context columns."""
+        return len(self.keys[0]) if self.keys else 1
+
+    @property
+    def rows(self) -> float:
+        """Number of rows that were summed."""
+        return float(self.count.sum())
+
+    def merge(self, other: Histogram) -> Histogram:
+        """The histogram of both sets of rows.
+
+        >>> one = Histogram.from_arrays([0.1], [1], {"device": ["tv"]})
+        >>> two = Histogram.from_arrays([0.1], [0], {"device": ["web"]})
+        >>> one.merge(two).keys[0].tolist()
+        ['tv', 'web']
+        """
+        return self._plus(other, 1.0)
+
+    def subtract(self, other: Histogram) -> Histogram:
+        """The histogram without the rows of another, which must all have been part of it.
+
+        >>> day = Histogram.from_arrays([0.1], [1], {"device": ["tv"]})
+        >>> both = day.merge(Histogram.from_arrays([0.1], [0], {"device": ["web"]}))
+        >>> both.subtract(day).keys[0].tolist()
+        ['web']
+        """
+        rest = self._plus(other, -1.0)
+        if (rest.count < -0.5).any():
+            raise InputError(
+                f"subtract: expected rows that are part of this histogram, got {int(-rest.count.min())} more in one "
+                "cell than it holds; subtract only what was merged"
+            )
+        # All cells of the other are cells of this one, so those of the rest are in the order of this one's.
+        noise, gone = 1e-9 * self.weight + 1e-14 * self.weight.max(initial=0.0), rest.count < 0.5
+        strange = (rest.positive < -noise) | (rest.positive > rest.weight + noise)
+        if (strange | (rest.weight < -noise) | (gone & (rest.weight > noise))).any():
+            raise InputError(
+                "subtract: expected rows with the weights and labels they have in this histogram, got others; subtract "
+                "rows scaled the same way"
+            )
+        squares, positive = np.maximum(rest.weight_squared, 0), np.clip(rest.positive, 0, rest.weight)
+        rest = replace(rest, weight_squared=squares, positive=positive)
+        return rest._kept(~gone & (rest.weight > 1e-12 * self.weight))  # less is what rounding leaves
+
+    def scaled(self, factor: float) -> Histogram:
+        """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
+
+        Cells that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
+
+        >>> Histogram.from_arrays([0.1], [1]).scaled(0.5).weight.tolist()
+        [0.5]
+        """
+        if not (np.isfinite(factor) and factor > 0):
+            raise InputError(f"factor: expected a positive number, got {factor}; use one in (0, 1] to forget")
+        if factor == 1:
+            return self
+        factors = {"weight": factor, "weight_squared": factor**2, "positive": factor, "logit": factor}
+        part = replace(self, **{name: getattr(self, name) * by for name, by in factors.items()})
+        return part._kept(part.weight >= LEAST_WEIGHT)
+
+    def level(self, depth: int) -> Histogram:
+        """The histogram of the first ``depth`` context columns, folds kept; depth 0 is all rows together.
+
+        >>> histogram = Histogram.from_arrays([0.1, 0.1], [0, 1], {"device": ["tv", "web"]})
+        >>> histogram.level(0).count.tolist()
+        [2.0]
+        """
+        if depth == len(self.contexts):
+            return self
+        parent, first = self.parents(depth)
+        keys = tuple(key[first] for key in self.keys[:depth])
+        place = parent[self.group], self.fold, self.bin
+        return self._gather(self.grid, self.contexts[:depth], keys, place, [*self._sums()])
+
+    def parents(self, depth: int) -> tuple[Codes, Codes]:
+        """Group at level ``depth`` that each group belongs to, shape ``[groups]``, and the first group of each."""
+        starts = np.zeros(self.groups, bool)
+        starts[:1] = True
+        for key in self.keys[:depth]:
+            starts[1:] |= key[1:] != key[:-1]
+        return np.cumsum(starts) - 1, np.flatnonzero(starts)
+
+    def folded(self) -> Histogram:
+        """The same rows with no folds."""
+        if not self.fold.any():
+            return self
+        place = self.group, np.zeros_like(self.fold), self.bin
+        return self._gather(self.grid, self.contexts, self.keys, place, [*self._sums()])
+
+    def split(self, fold: int) -> tuple[Histogram, Histogram]:
+        """The rows outside one fold, and the rows in it; groups keep their numbers, and may be empty."""
+        inside = self.fold == fold
+        return self._cells(~inside).folded(), self._cells(inside).folded()
+
+    def _sums(self) -> tuple[Sums, ...]:
+        return tuple(getattr(self, name) for name in _SUMS)
+
+    def _cells(self, kept: NDArray[np.bool_]) -> Histogram:
+        part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", *_SUMS)}
+        return replace(self, **part)
+
+    def _kept(self, kept: NDArray[np.bool_]) -> Histogram:
+        """Only some cells, and only the groups that still have one."""
+        if kept.all():
+            return self
+        part = self._cells(kept)
+        alive = np.zeros(self.groups, bool)
+        alive[part.group] = True
+        alive[:1] |= not self.keys  # without context columns there is always the one group
+        keys = tuple(key[alive] for key in self.keys)
+        return replace(part, keys=keys, group=(np.cumsum(alive) - 1)[part.group])
+
+    def _plus(self, other: Histogram, sign: float) -> Histogram:
+        if self.grid != other.grid or self.contexts != other.contexts:
+            raise InputError(
+                f"histograms: expected the same grid and contexts, got {self.grid}, {self.contexts} and {other.grid}, "
+                f"{other.contexts}; make both with the same settings"
+            )
+        coded = [
+            encode(_joined(mine, theirs, name), name)
+            for mine, theirs, name in zip(self.keys, other.keys, self.contexts, strict=True)
+        ]
+        groups = self.groups + other.groups
+        parts, place = combine([codes for _, codes in coded], [len(words) for words, _ in coded], groups)
+        keys = tuple(words[part] for (words, _), part in zip(coded, parts, strict=True))
+        group = np.concatenate([place[self.group], place[self.groups :][other.group]])
+        fold, at = np.concatenate([self.fold, other.fold]), np.concatenate([self.bin, other.bin])
+        sums = [np.concatenate([a, sign * b]) for a, b in zip(self._sums(), other._sums(), strict=True)]
+        return self._gather(self.grid, self.contexts, keys, (group, fold, at), [*sums])
+
+
+def _joined(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:
+    """Keys of two histograms one after the other; an error when their types differ."""
+    kinds = {typed(key)[0].dtype.kind for key in (one, two) if len(typed(key)[0])}
+    if len(kinds) > 1:
+        raise InputError(f"context {name}: expected keys of one type in both histograms, got {kinds}; convert one")
+    if object in (one.dtype, two.dtype):
+        return np.array([*one.tolist(), *two.tolist()], dtype=object)
+    return np.concatenate([one, two])
+
+
+def _sums_of_rows(logit: Sums, label: Sums, weight: Sums | None) -> list[Sums | None]:
+    if weight is None:
+        return [None, None, None, label, logit]
+    return [None, weight, weight**2, weight * label, weight * logit]
+
+
+def _add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list[Sums]]:
+    """Distinct cells, sorted, and the total of each column over the rows of each cell.
+
+    A column that is None has the totals of the one before it; the first, the number of rows.
+    """
+    if size <= max(_DENSE, 2 * len(cell)):
+        rows = np.bincount(cell, minlength=size)
+        cells = np.flatnonzero(rows)
+        totals = [rows[cells].astype(np.float64)]
+        for column in sums:
+            totals.append(totals[-1] if column is None else _table(cell, column, size)[cells])
+        return cells, totals[1:]
+    order = np.argsort(cell, kind="stable")
+    ordered = cell[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    totals = [np.diff(starts, append=len(cell)).astype(np.float64)]
+    for column in sums:
+        totals.append(totals[-1] if column is None else np.add.reduceat(column[order], starts))
+    return ordered[starts], totals[1:]
+
+
+def _table(cell: Codes, column: Sums, size: int) -> Sums:
+    return np.bincount(cell, column, minlength=size).astype(np.float64, copy=False)
+
+
+def _checked_rows(logit: ArrayLike, label: ArrayLike, weight: ArrayLike | None) -> tuple[Sums, Sums, Sums | None]:
+    """The columns as doubles, or an InputError that says which value of which column will not do."""
+    logits, labels = np.asarray(logit, np.float64), np.asarray(label, np.float64)
+    weights = None if weight is None else np.asarray(weight, np.float64)
+    for name, column in (("logit", logits), ("label", labels), ("weight", weights)):
+        if column is not None and column.ndim != 1:
+            raise InputError(f"{name}: expected one dimension, got shape {column.shape}; give a column")
+        if column is not None:
+            _same_length(name, len(column), len(logits))
+    _all_rows("logit", logits, np.isfinite(logits), "finite numbers", "drop or repair those rows")
+    _all_rows("label", labels, (labels >= 0) & (labels <= 1), "numbers in [0, 1]", "map the labels to 0 and 1")
+    if weights is not None:
+        good, rule = (weights >= 0) & (weights <= MOST_WEIGHT), f"numbers from 0 to {MOST_WEIGHT}"
+        _all_rows("weight", weights, good, rule, "drop or scale those rows")
+    return logits, labels, weights
+
+
+def _all_rows(name: str, column: Sums, good: NDArray[np.bool_], rule: str, remedy: str) -> None:
+    if not good.all():
+        bad = np.flatnonzero(~good)
+        where = f"{column[bad[0]]} in row {bad[0]} and {len(bad) - 1} more"
+        raise InputError(f"{name}: expected {rule}, got {where}; {remedy}")
+
+
+def _same_length(name: str, length: int, rows: int) -> None:
+    if length != rows:
+        raise InputError(f"{name}: expected {rows} rows as in logit, got {length}; give columns of one table")
+
+
+def _checked_folds(fold: ArrayLike, rows: int) -> NDArray[np.int64]:
+    folds = np.asarray(fold)
+    _same_length("fold", len(folds), rows)
+    if folds.dtype.kind not in "iu" or (rows and not (folds.min() >= 0 and folds.max() < 127)):
+        raise InputError(f"fold: expected integers from 0 to 126, got {folds.dtype} values; number the folds from 0")
+    return folds.astype(np.int64)

@@ -1,0 +1,1 @@
+"""Torch modules: the monotone layers, and curves as layers."""

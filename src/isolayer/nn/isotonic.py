@@ -1,0 +1,282 @@
+"""The layers that hold bucket weights: `IsotonicLayer`, one curve a unit, and `IsotonicEmbedding`, an ordered table.
+
+Parameters live here; the mathematics is in `functional`, the choice of a curve by context in `context`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.nn.functional import Beyond, apply, knot_values, piecewise_linear, piecewise_linear_inverse
+
+Constraint = Literal["relu", "softplus"] | None
+
+
+class _RevivingReLU(torch.autograd.Function):
+    """ReLU whose gradient also reaches a negative input when descending it would raise that input."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return weight.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weight,) = ctx.saved_tensors
+        return torch.where(weight > 0, grad, grad.clamp(max=0))
+
+
+def slopes(weight: Tensor, constraint: Constraint, *, revive: bool = True) -> Tensor:
+    """Bucket slopes from raw bucket weights: non-negative unless the constraint is None (eq. 5).
+
+    Args:
+        weight: Raw weights, any shape.
+        constraint: ``"relu"`` (the paper's), ``"softplus"`` (never exactly flat) or None (any slope).
+        revive: Under ReLU, pass the gradient to a negative weight when the loss wants it larger. The function is the
+            same; without it a slope that once went below zero is dead for ever.
+
+    >>> slopes(torch.tensor([-1.0, 2.0]), "relu")
+    tensor([0., 2.])
+    """
+    if constraint == "relu":
+        if revive and torch.is_grad_enabled():
+            return apply(_RevivingReLU, weight)
+        return torch.relu(weight)
+    if constraint == "softplus":
+        return torch.nn.functional.softplus(weight)
+    return weight
+
+
+def initial_weight(init: float, constraint: Constraint) -> float:
+    """The raw weight whose slope is ``init``.
+
+    >>> initial_weight(1.0, "relu"), round(initial_weight(1.0, "softplus"), 6)
+    (1.0, 0.541325)
+    """
+    if constraint not in ("relu", "softplus", None):
+        raise InputError(f"constraint: expected 'relu', 'softplus' or None, got {constraint!r}; use 'relu'")
+    if not math.isfinite(init):
+        raise InputError(f"init: expected a finite number, got {init!r}; 1.0 starts at the identity")
+    if constraint != "softplus":
+        return float(init)
+    if init <= 0:
+        raise InputError(f"init: expected a positive slope under softplus, got {init!r}; 1.0 starts at the identity")
+    return math.log(math.expm1(init))
+
+
+class IsotonicLayer(nn.Module):
+    r"""One monotone piecewise-linear curve a unit, from a raw logit to a calibrated one.
+
+    :math:`z(x) = \sum_j a_j(\mathrm{clip}(x, L, U))\,\mathrm{ReLU}(w_j) + L - \Delta + b` (eq. 1 to 6), evaluated at a
+    cost that does not depend on the number of buckets. With ``init=1`` it starts as the identity.
+
+    Args:
+        units: Number of curves, usually one a task.
+        grid: Bounds and bucket width.
+        constraint: What keeps slopes non-negative: ``"relu"`` (the paper's), ``"softplus"``, or None for a general
+            piecewise-linear function.
+        init: Slope of every bucket at the start.
+        bias: Whether each unit has a bias.
+        beyond: Outside the grid: ``"clip"`` (the paper's) or ``"extend"``, which goes on with slope 1, so that no two
+            scores tie.
+        revive: Whether a bucket weight below zero can come back; see `slopes`.
+
+    >>> layer = IsotonicLayer(units=2)
+    >>> layer(torch.tensor([-1.0, 0.5])).detach().round(decimals=4)
+    tensor([[-1.0000, -1.0000],
+            [ 0.5000,  0.5000]])
+    """
+
+    def __init__(
+        self,
+        units: int = 1,
+        *,
+        grid: Grid | None = None,
+        constraint: Constraint = "relu",
+        init: float = 1.0,
+        bias: bool = True,
+        beyond: Beyond = "clip",
+        revive: bool = True,
+    ) -> None:
+        super().__init__()
+        if isinstance(units, bool) or not isinstance(units, int) or units < 1:
+            raise InputError(f"units: expected a positive integer, got {units!r}; one unit a task")
+        if beyond not in ("clip", "extend"):
+            raise InputError(f"beyond: expected 'clip' or 'extend', got {beyond!r}; 'clip' is the paper's")
+        self.units, self.grid = units, grid or Grid()
+        self.constraint, self.beyond, self.revive = constraint, beyond, revive
+        self.weight = nn.Parameter(torch.full((units, self.grid.buckets), initial_weight(init, constraint)))
+        self.bias = nn.Parameter(torch.zeros(units)) if bias else None
+
+    def knot_values(self, weight_delta: Tensor | None = None) -> Tensor:
+        """Values at the grid's knots, ``[units, buckets + 1]``, or ``[batch, units, buckets + 1]`` with such a delta.
+
+        >>> IsotonicLayer(grid=Grid(lower=0, upper=1, step=1)).knot_values().detach()
+        tensor([[-1.,  0.,  1.]])
+        """
+        weight = self.weight if weight_delta is None else self.weight + weight_delta
+        slope = slopes(weight, self.constraint, revive=self.revive)
+        bias = self.bias if self.bias is None or slope.dim() == 2 else self.bias.expand(slope.shape[:-1])
+        return knot_values(slope, bias, grid=self.grid)
+
+    def forward(self, logit: Tensor, weight_delta: Tensor | None = None) -> Tensor:
+        """Calibrated logits.
+
+        Args:
+            logit: Raw logits, ``[batch]`` (every unit sees the same) or ``[batch, units]``.
+            weight_delta: Added to the bucket weights before the constraint (the paper's calibration embedding),
+                ``[units, buckets]`` or ``[batch, units, buckets]``.
+
+        Returns:
+            Calibrated logits, ``[batch, units]``.
+        """
+        logit = self._columns(logit)
+        curves = self.knot_values(weight_delta)
+        rows = None
+        if curves.dim() == 3:  # every input has its own curve
+            rows = torch.arange(logit.numel(), device=logit.device).view(logit.shape)
+            curves = curves.flatten(0, 1)
+        calibrated = piecewise_linear(logit, curves, rows, grid=self.grid, beyond=self.beyond)
+        return calibrated.to(torch.promote_types(logit.dtype, self.weight.dtype))
+
+    def prob(self, logit: Tensor) -> Tensor:
+        """Calibrated probabilities, ``[batch, units]`` (eq. 7).
+
+        >>> IsotonicLayer().prob(torch.tensor([0.0])).detach()
+        tensor([[0.5000]])
+        """
+        return torch.sigmoid(self(logit))
+
+    def inverse(self, logit: Tensor) -> Tensor:
+        """Raw logits that the layer maps to these: exact on rising parts, the left edge on flats, ``[batch, units]``.
+
+        >>> IsotonicLayer().inverse(torch.tensor([0.25])).detach().round(decimals=5)
+        tensor([[0.2500]])
+        """
+        if self.constraint is None:
+            raise InputError("inverse: expected a monotone layer, got constraint=None; use 'relu' or 'softplus'")
+        logit = self._columns(logit)
+        rows = torch.arange(self.units, device=logit.device)
+        return piecewise_linear_inverse(logit, self.knot_values(), rows, grid=self.grid, beyond=self.beyond)
+
+    @torch.no_grad()
+    def curve(self) -> tuple[Tensor, Tensor]:
+        """Each unit's curve as points: ``x`` at the knots from lower to upper, ``[buckets]``; ``y [units, buckets]``.
+
+        >>> x, y = IsotonicLayer(grid=Grid(lower=0, upper=1, step=1)).curve()
+        >>> x, y
+        (tensor([0., 1.]), tensor([[0., 1.]]))
+        """
+        y = self.knot_values()[:, 1:]
+        return torch.as_tensor(self.grid.knots[1:], dtype=y.dtype, device=y.device), y
+
+    def extra_repr(self) -> str:
+        """Arguments as the constructor takes them."""
+        return (
+            f"units={self.units}, grid={self.grid}, constraint={self.constraint!r}, "
+            f"bias={self.bias is not None}, beyond={self.beyond!r}, revive={self.revive}"
+        )
+
+    def _columns(self, logit: Tensor) -> Tensor:
+        if logit.dim() == 1:
+            logit = logit.unsqueeze(1)
+        if logit.dim() != 2 or logit.shape[1] not in (1, self.units):
+            raise InputError(
+                f"logit: expected shape [batch] or [batch, {self.units}], got {list(logit.shape)}; "
+                "one column a unit, or one for all of them"
+            )
+        if not logit.is_floating_point():
+            raise InputError(f"logit: expected floating-point values, got {logit.dtype}; call .float()")
+        return logit.expand(-1, self.units)
+
+
+class IsotonicEmbedding(nn.Module):
+    r"""An ordered level to an embedding that is non-decreasing in every coordinate (DIPN's isotonic embedding).
+
+    :math:`E(l) = b + \sum_{m \le l} \mathrm{ReLU}(w_m)`: a level's embedding is the sum of the steps up to it.
+
+    Args:
+        levels: Number of levels; ids are ``0 .. levels - 1``.
+        dim: Size of the embedding.
+        constraint: What keeps steps non-negative: ``"relu"`` or ``"softplus"``.
+        init: Size of every step at the start.
+
+    >>> embed = IsotonicEmbedding(levels=4, dim=2, init=0.5)
+    >>> embed(torch.tensor([0, 3])).detach()
+    tensor([[0.0000, 0.0000],
+            [1.5000, 1.5000]])
+    """
+
+    def __init__(
+        self, levels: int, dim: int, *, constraint: Literal["relu", "softplus"] = "relu", init: float = 0.1
+    ) -> None:
+        super().__init__()
+        if levels < 1 or dim < 1:
+            raise InputError(f"levels and dim: expected positive integers, got {levels!r} and {dim!r}; count from 1")
+        if constraint is None:
+            raise InputError(
+                "constraint: expected 'relu' or 'softplus', got None; an embedding without it has no order"
+            )
+        self.levels, self.dim, self.constraint = levels, dim, constraint
+        self.weight = nn.Parameter(torch.full((levels - 1, dim), initial_weight(init, constraint)))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def table(self) -> Tensor:
+        """Embedding of every level, ``[levels, dim]``.
+
+        >>> IsotonicEmbedding(levels=2, dim=1, init=1.0).table().detach()
+        tensor([[0.],
+                [1.]])
+        """
+        steps = slopes(self.weight, self.constraint)
+        return self.bias + torch.cat([torch.zeros_like(self.bias).unsqueeze(0), steps.cumsum(0)])
+
+    def forward(self, level: Tensor) -> Tensor:
+        """Embeddings of integer levels of any shape, ``[..., dim]``."""
+        if not torch.compiler.is_compiling() and level.numel():
+            low, high = int(level.min()), int(level.max())
+            if low < 0 or high >= self.levels:
+                raise InputError(
+                    f"level: expected ids from 0 to {self.levels - 1}, got {low if low < 0 else high}; "
+                    "clip them or make the table larger"
+                )
+        return torch.nn.functional.embedding(level, self.table())
+
+    def extra_repr(self) -> str:
+        """Arguments as the constructor takes them."""
+        return f"levels={self.levels}, dim={self.dim}, constraint={self.constraint!r}"
+
+
+def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> list[dict[str, Any]]:
+    """Parameters of ``module`` for an optimiser: those of curves learn at ``curve_lr`` times ``lr``.
+
+    A bucket weight is touched only by the inputs that reach its bucket, so at a backbone's rate curves lag behind
+    and every comparison becomes an artefact of the optimiser.
+
+    Args:
+        module: A model with isotonic layers anywhere inside it.
+        lr: Learning rate of everything else.
+        curve_lr: How many times faster curves learn.
+
+    >>> model = nn.Sequential(nn.Linear(3, 1), IsotonicLayer())
+    >>> [(len(group["params"]), group["lr"]) for group in parameter_groups(model, lr=0.001)]
+    [(2, 0.001), (2, 0.01)]
+    """
+    curves = {
+        id(parameter)
+        for child in module.modules()
+        if isinstance(child, (IsotonicLayer, IsotonicEmbedding)) or getattr(child, "is_curve", False)
+        for parameter in child.parameters()
+    }
+    rest = [p for p in module.parameters() if id(p) not in curves]
+    groups = [
+        {"params": rest, "lr": lr},
+        {"params": [p for p in module.parameters() if id(p) in curves], "lr": lr * curve_lr},
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,231 @@
+r"""`MonotoneLattice`: a function of several inputs that is monotone in those declared, and free in the others.
+
+Values stand at the vertices of a grid and are interpolated multilinearly between them, so the function is monotone in
+an input exactly when its vertex values are, along that axis. Here belong the construction of such values and the layer
+that learns them; one input is the business of `layer`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.nn.isotonic import slopes
+
+_MOST_VERTICES = 1_000_000
+_MOST_INPUTS = 8  # an input doubles the corners that are read
+
+
+def monotone_vertices(rises: Tensor, axes: int) -> Tensor:
+    r"""Vertex values that never fall along the first ``axes`` axes, from the rise of each over its predecessors.
+
+    :math:`v_i = \max_a v_{i - e_a} + \delta_i` over the axes a with :math:`i_a > 0`, and :math:`v_0 = \delta_0`. With
+    :math:`\delta \ge 0` beyond the origin, v is monotone; and every monotone v has such rises, where a plain prefix sum
+    over several axes would reach only those with non-negative mixed differences. For one axis it is the prefix sum.
+
+    Args:
+        rises: Shape ``[*monotone sizes, ...]``.
+        axes: How many of the leading axes are monotone.
+
+    >>> monotone_vertices(torch.tensor([[0.0, 1.0], [2.0, 0.5]]), axes=2)
+    tensor([[0.0000, 1.0000],
+            [2.0000, 2.5000]])
+    """
+    if axes == 0:
+        return rises
+    if axes == 1:
+        return rises.cumsum(0)
+    # Along the last monotone axis the recursion is v_j = S_j + max_{m <= j} (p_m - S_{m-1}), with p_m what the other
+    # predecessors give and S the prefix sum of the rises: two scans for a row, so only the other axes are looped over.
+    rows: dict[tuple[int, ...], Tensor] = {}
+    for index in product(*(range(size) for size in rises.shape[: axes - 1])):
+        rise = rises[index]
+        total = rise.cumsum(0)
+        before = [rows[_back(index, axis)] for axis in range(axes - 1) if index[axis]]
+        if before:
+            start = (reduce(torch.maximum, before) - (total - rise)).cummax(0).values
+            rows[index] = total + start
+        else:
+            rows[index] = total
+    return torch.stack(list(rows.values())).view(rises.shape)
+
+
+def _back(index: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return tuple(i - (a == axis) for a, i in enumerate(index))
+
+
+def vertex_rises(vertices: Tensor, axes: int) -> Tensor:
+    """The inverse of `monotone_vertices`: the rise of each vertex over the largest of its predecessors.
+
+    >>> vertex_rises(torch.tensor([[0.0, 1.0], [2.0, 2.5]]), axes=2)
+    tensor([[0.0000, 1.0000],
+            [2.0000, 0.5000]])
+    """
+    before = torch.full_like(vertices, -math.inf)
+    for axis in range(axes):
+        earlier = vertices.narrow(axis, 0, vertices.shape[axis] - 1)
+        shifted = torch.cat([torch.full_like(vertices.narrow(axis, 0, 1), -math.inf), earlier], dim=axis)
+        before = torch.maximum(before, shifted)
+    return vertices - torch.where(before.isinf(), torch.zeros_like(before), before)
+
+
+def multilinear(inputs: Sequence[Tensor], vertices: Tensor, grids: Sequence[Grid]) -> Tensor:
+    r"""Interpolate between the :math:`2^d` vertices around each point.
+
+    :math:`\sum_{c \in \{0,1\}^d} v_{i + c} \prod_a f_a^{c_a} (1 - f_a)^{1 - c_a}`, with buckets i and fractions f on
+    each input's grid; inputs are clipped to it. NaN gives NaN for that point only.
+
+    Args:
+        inputs: One tensor ``[batch]`` an input.
+        vertices: Shape ``[*sizes, units]``, where an input's size is its grid's ``buckets``.
+        grids: Where the vertices of each input are.
+
+    Returns:
+        Values, ``[batch, units]``.
+
+    >>> grid = Grid(lower=0, upper=1, step=1)
+    >>> x, y = torch.tensor([0.5]), torch.tensor([0.25])
+    >>> multilinear([x, y], torch.tensor([[[0.0], [4.0]], [[8.0], [12.0]]]), [grid, grid])
+    tensor([[5.]])
+    """
+    units, sizes = vertices.shape[-1], vertices.shape[:-1]
+    flat = vertices.reshape(-1, units)
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    index = torch.zeros_like(inputs[0], dtype=torch.int64)
+    shares = []
+    for x, grid, stride in zip(inputs, grids, strides, strict=True):
+        place = grid.place(x.detach()).long().clamp(1, grid.buckets - 1)  # this clamp is for NaN
+        index = index + (place - 1) * stride
+        fraction = (x.clamp(grid.lower, grid.upper) - (grid.lower + (place - 1) * grid.step)) / grid.step
+        shares.append((1 - fraction, fraction))
+    value = flat.new_zeros(len(index), units)
+    for corner in product((0, 1), repeat=len(shares)):
+        share = math.prod(pair[side] for pair, side in zip(shares, corner, strict=True))
+        at = index + sum(stride * side for stride, side in zip(strides, corner, strict=True))
+        value = value + share.unsqueeze(1) * flat.index_select(0, at)
+    return value
+
+
+class MonotoneLattice(nn.Module):
+    r"""A learned function of several inputs, monotone in the declared ones for any parameters.
+
+    Vertex values follow `monotone_vertices` along the declared inputs and are free along the others; `multilinear`
+    interpolates. It can represent any function that is multilinear between the vertices and monotone in the declared
+    inputs. With one input it is `IsotonicLayer` on the same grid. It starts as ``init`` times the sum of the declared
+    inputs (less those in ``decreasing``).
+
+    Args:
+        inputs: Name and grid of each input; an input has ``grid.buckets`` vertices, from lower to upper. Keep them few.
+        monotone: Inputs in which the function never falls.
+        decreasing: Inputs in which it never rises.
+        units: Number of functions.
+        constraint: What keeps rises non-negative: ``"relu"`` or ``"softplus"``.
+        init: Slope in each declared input at the start.
+
+    >>> grid = Grid(lower=0, upper=1, step=0.5)
+    >>> lattice = MonotoneLattice({"quality": grid, "recency": grid, "hour": grid}, monotone=("quality", "recency"))
+    >>> columns = {"quality": torch.tensor([0.2]), "recency": torch.tensor([0.5]), "hour": torch.tensor([0.9])}
+    >>> lattice(columns).detach()
+    tensor([[0.7000]])
+    """
+
+    is_curve = True  # for parameter_groups
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Grid],
+        *,
+        monotone: Sequence[str] = (),
+        decreasing: Sequence[str] = (),
+        units: int = 1,
+        constraint: Literal["relu", "softplus"] = "relu",
+        init: float = 1.0,
+    ) -> None:
+        super().__init__()
+        _check(inputs, monotone, decreasing, units)
+        if constraint not in ("relu", "softplus"):
+            raise InputError(f"constraint: expected 'relu' or 'softplus', got {constraint!r}; use 'relu'")
+        if not math.isfinite(init) or init < 0 or (constraint == "softplus" and init == 0):
+            raise InputError(f"init: expected a slope >= 0 (above 0 under softplus), got {init!r}; try 1.0")
+        self.inputs, self.units, self.constraint = dict(inputs), units, constraint
+        self.monotone, self.decreasing = tuple(monotone), tuple(decreasing)
+        # Parameters hold the declared inputs first, then the free ones, then units: [*declared, *free, units].
+        declared = set(monotone) | set(decreasing)
+        self.order = [name for name in inputs if name in declared] + [name for name in inputs if name not in declared]
+        self.axes = len(declared)
+        self.weight = nn.Parameter(self._initial(init))
+        base = torch.zeros([self.inputs[name].buckets for name in self.order] + [1], dtype=torch.bool)
+        base[(0,) * self.axes] = True  # no predecessor there: the level itself, of any sign
+        self.register_buffer("base", base, persistent=False)
+
+    def vertices(self) -> Tensor:
+        """Values at the vertices, ``[*sizes in the order of inputs, units]``.
+
+        >>> MonotoneLattice({"quality": Grid(lower=0, upper=2, step=1)}, monotone=["quality"]).vertices().T.detach()
+        tensor([[0., 1., 2.]])
+        """
+        base = self.get_buffer("base")
+        values = monotone_vertices(torch.where(base, self.weight, slopes(self.weight, self.constraint)), self.axes)
+        falling = [self.order.index(name) for name in self.decreasing]
+        values = values.flip(falling) if falling else values
+        return values.permute(*(self.order.index(name) for name in self.inputs), -1)
+
+    def forward(self, columns: Mapping[str, Tensor]) -> Tensor:
+        """Values ``[batch, units]`` for inputs ``{name: [batch]}``; beyond its grid an input counts as its end."""
+        rows = None
+        for name in self.inputs:
+            if name not in columns:
+                raise InputError(f"columns: expected a tensor for {name!r}, got keys {sorted(columns)}; add it")
+            shape = list(columns[name].shape)
+            if len(shape) != 1 or rows not in (None, shape[0]) or not columns[name].is_floating_point():
+                raise InputError(
+                    f"columns {name!r}: expected floats of shape [batch], all of one length, got "
+                    f"{columns[name].dtype} of shape {shape}; flatten or convert it"
+                )
+            rows = shape[0]
+        return multilinear([columns[name] for name in self.inputs], self.vertices(), list(self.inputs.values()))
+
+    def extra_repr(self) -> str:
+        """Arguments as the constructor takes them."""
+        return f"{self.inputs}, monotone={self.monotone}, decreasing={self.decreasing}, units={self.units}"
+
+    def _initial(self, init: float) -> Tensor:
+        """Raw weights whose vertices are ``init`` times the sum of the declared inputs, ``[*sizes, units]``."""
+        sizes = [self.inputs[name].buckets for name in self.order]
+        values = torch.zeros([*sizes, self.units])
+        for axis, name in enumerate(self.order[: self.axes]):
+            knots = torch.as_tensor(self.inputs[name].knots[1:], dtype=values.dtype)
+            knots = -knots.flip(0) if name in self.decreasing else knots
+            values = values + init * knots.view(-1, *[1] * (len(sizes) - axis))
+        rises = vertex_rises(values, self.axes)
+        if self.constraint == "relu" or not self.axes:
+            return rises
+        raw = torch.log(torch.expm1(rises))
+        raw[(0,) * self.axes] = rises[(0,) * self.axes]
+        return raw
+
+
+def _check(inputs: Mapping[str, Grid], monotone: Sequence[str], decreasing: Sequence[str], units: int) -> None:
+    if not 1 <= len(inputs) <= _MOST_INPUTS:
+        raise InputError(
+            f"inputs: expected 1 to {_MOST_INPUTS}, got {len(inputs)}; a lattice doubles in cost with each"
+        )
+    for name, values in {"monotone": monotone, "decreasing": decreasing}.items():
+        if isinstance(values, str) or set(values) - set(inputs) or len(set(values)) < len(values):
+            raise InputError(f"{name}: expected distinct names among {list(inputs)}, got {values!r}; name inputs")
+    if set(monotone) & set(decreasing):
+        both = sorted(set(monotone) & set(decreasing))
+        raise InputError(f"decreasing: expected names that are not in monotone, got {both} in both; choose one")
+    if isinstance(units, bool) or not isinstance(units, int) or units < 1:
+        raise InputError(f"units: expected a positive integer, got {units!r}; one unit a function")
+    vertices = math.prod(grid.buckets for grid in inputs.values())
+    if vertices > _MOST_VERTICES:
+        raise InputError(f"inputs: expected at most {_MOST_VERTICES} vertices, got {vertices}; widen the steps")

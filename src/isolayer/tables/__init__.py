@@ -1,0 +1,1 @@
+"""Logs that live in an engine: their sums, curves applied to them, metrics over them, all as Ibis expressions."""

@@ -1,0 +1,396 @@
+"""Histograms from tables: one Ibis expression that an engine runs, so that only sums leave it.
+
+The expression bins, checks and groups in one pass without joins or window functions: a row that cannot be used falls
+into a bin of its own kind, so counting such rows costs nothing. What can be a table is the business of
+:mod:`isolayer.tables.sources`, how curves are applied to one that of :mod:`isolayer.tables.apply`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import ibis
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from isolayer.curves.curves import NEAR, Scale
+from isolayer.errors import InputError
+from isolayer.fitting.categories import combine, context_names, encode
+from isolayer.fitting.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT, Histogram, bins
+from isolayer.grid import Grid
+from isolayer.tables.sources import (
+    Table,
+    Value,
+    as_table,
+    collect,
+    double,
+    finite,
+    is_number,
+    is_relation,
+    unbound,
+    within,
+)
+
+OnBadRows = Literal["error", "drop"]
+
+_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
+_PRIME = 2**31 - 1
+_UNUSED = -1  # bin of rows that weigh nothing
+_KINDS = {  # bins of rows that cannot be used, and how they are reported
+    -2: "scores that are NULL, NaN or infinite",
+    -3: "labels that are NULL or outside [0, 1]",
+    -4: f"weights that are NULL, negative or above {MOST_WEIGHT}",
+    -5: "contexts that are NULL or NaN",
+    -6: "negative rates that are NULL or outside (0, 1]",
+    -7: "times that are NULL, NaN or infinite",
+}
+_PROBS = "scores that are NULL or outside [0, 1]"
+_SCORE, _LABEL, _WEIGHT, _CONTEXT, _RATE, _TIME = _KINDS
+
+
+class RowsDropped(UserWarning):
+    """Rows that cannot be used were left out, because ``on_bad_rows="drop"`` asked for it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the columns of a table mean.
+
+    Args:
+        contexts: Context columns, coarse to fine.
+        score: The score column.
+        label: The label column: numbers in [0, 1] or booleans.
+        weight: A column of weights, or None.
+        scale: Whether scores are logits or probabilities.
+        grid: Where the knots are.
+        folds: Number of folds, or a pair of that and a column of integers or strings whose equal values stay together
+            (by default the score's; strings are hashed by the engine's own function); None for no folds.
+        missing: Whether NULL in a context column is refused (``"error"``) or a context of its own.
+        negative_rate: Share of negatives that was kept: a number, a column, or None.
+        half_life: A time column and the time in which a row's weight halves, or None.
+    """
+
+    contexts: tuple[str, ...] = ()
+    score: str = "score"
+    label: str = "label"
+    weight: str | None = None
+    scale: Scale = "logit"
+    grid: Grid = field(default_factory=Grid)
+    folds: int | tuple[int, str] | None = None
+    missing: str = "own"
+    negative_rate: float | str | None = None
+    half_life: tuple[str, float | timedelta] | None = None
+
+    def __post_init__(self) -> None:
+        context_names(self.contexts)
+        if self.scale not in ("logit", "prob"):
+            raise InputError(f'scale: expected "logit" or "prob", got {self.scale!r}; choose one')
+
+
+def histogram_of(
+    source: Any, reading: Reading, *, on_bad_rows: OnBadRows = "error"
+) -> tuple[Histogram, dict[str, int]]:
+    """Sum the rows of a table where it lives.
+
+    Args:
+        source: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
+        reading: What its columns mean.
+        on_bad_rows: ``"error"`` refuses a table with rows that cannot be used; ``"drop"`` leaves them out and warns.
+
+    Returns:
+        The histogram, and how many rows of each kind were left out.
+
+    >>> frame = {"score": [0.1, 0.2, 9.0], "label": [0, 1, 1], "device": ["tv", "tv", "web"]}
+    >>> histogram, dropped = histogram_of(frame, Reading(("device",)))
+    >>> histogram.keys[0].tolist(), histogram.positive.tolist(), dropped
+    (['tv', 'web'], [0.0, 1.0, 1.0], {})
+    """
+    if on_bad_rows not in ("error", "drop"):
+        raise InputError(f'on_bad_rows: expected "error" or "drop", got {on_bad_rows!r}; choose one')
+    newest = latest(source, reading)
+    cells = collect(source, lambda table: grouped(table, reading, newest=newest))
+    bad = _bad_rows(cells, reading)
+    if bad:
+        total = sum(cells["count"].to_pylist())
+        counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
+        if on_bad_rows == "error":
+            query = sample_query(source, reading)
+            raise InputError(
+                f"rows: expected {_rule(reading)}, got {counts} in {total} rows; repair them, or leave them out by "
+                f'on_bad_rows="drop". To see some: {query}'
+            )
+        warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
+    kept = pc.greater_equal(cells["bin"], 0)
+    return _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), reading), bad
+
+
+def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> Table:
+    """The histogram of a table as one lazy expression: contexts, ``fold`` if there are any, ``bin``, sums.
+
+    Contexts are called ``context_0`` and so on, whatever their names, so that none is taken for a sum.
+
+    >>> rows = ibis.table({"score": "float64", "label": "int8", "bin": "string"}, name="rows")
+    >>> grouped(rows, Reading(("bin",))).columns
+    ('context_0', 'bin', 'count', 'positive', 'logit')
+    """
+    _check_columns(table, reading)
+    _, logit = _logit(table, reading)
+    label, weight = table[reading.label].cast("float64"), _weight(table, reading, newest)
+    keys = {_context(place): table[name] for place, name in enumerate(reading.contexts)}
+    if reading.folds is not None:
+        keys["fold"] = _fold(table, reading)
+    prepared = table.select(
+        **keys, bin=_bin(table, reading, weight), label=label, logit=logit, **_named("weight", weight)
+    )
+    label, logit = prepared["label"], prepared["logit"]
+    if weight is None:
+        sums = {"positive": label.sum(), "logit": logit.sum()}
+    else:
+        weight = prepared["weight"]
+        sums = {
+            "weight": weight.sum(),
+            "weight_squared": (weight * weight).sum(),
+            "positive": (weight * label).sum(),
+            "logit": (weight * logit).sum(),
+        }
+    return prepared.group_by([*keys, "bin"]).agg(count=prepared.count(), **sums)
+
+
+def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
+    """Whether a score can be used, and its logit, which is NULL where it cannot."""
+    number = score.cast("float64")
+    if scale == "logit":
+        return finite(score), number
+    inside = ibis.least(ibis.greatest(number, double(NEAR)), double(1 - NEAR))
+    return within(score, 0, 1), (inside / (double(1) - inside)).ln()
+
+
+def fold_of(score: NDArray[np.float64], folds: int) -> NDArray[np.int64]:
+    """The fold a score falls into, as the engines compute it: a hash of its value to 2**-40.
+
+    >>> fold_of(np.array([0.1, 0.3, 0.1]), 5).tolist()
+    [2, 4, 2]
+    """
+    whole = np.floor((np.clip(score, -4096.0, 4096.0) + 4096.0) * 2.0**40).astype(np.int64)
+    return np.asarray(_mix(whole) % folds)
+
+
+def sample_query(source: Any, reading: Reading) -> str:
+    """SQL, on one line, that shows ten rows that cannot be used."""
+    table = unbound(source, "relation") if is_relation(source) else as_table(source)
+    lasting = isinstance(source, ibis.Table | str | Path)
+    table = table if lasting or is_relation(source) else ibis.table(table.schema(), name="frame")
+    good = ibis.and_(*(rule for _, rule in _rules(table, reading, _plain_weight(table, reading))))
+    bad = table.filter(~good.fill_null(False)).limit(10)
+    query = re.sub(r"\s+", " ", str(ibis.to_sql(bad)))
+    return _from_files(query, ibis.get_backend(table)) if lasting else query
+
+
+def _from_files(query: str, backend: Any) -> str:
+    """A query of what Ibis read from files, with the files in place of the views that it made of them."""
+    if backend.name == "duckdb":
+        views = "SELECT view_name, sql FROM duckdb_views() WHERE view_name LIKE 'ibis_read_%'"
+        for name, made in backend.con.execute(views).fetchall():
+            query = query.replace(f'"{name}"', f"({made.partition(' AS ')[2].rstrip(';')})")
+    return query
+
+
+def latest(source: Any, reading: Reading) -> float | None:
+    """The newest time in a table, in the units of :class:`Reading`'s half-life; None when nothing is forgotten."""
+    if reading.half_life is None:
+        return None
+    answer = collect(source, lambda table: table.agg(newest=_time(table, reading).max()))
+    newest = answer["newest"][0].as_py()
+    return None if newest is None else float(newest)
+
+
+def _check_columns(table: Table, reading: Reading) -> None:
+    columns = table.schema()
+    rate, life = reading.negative_rate, reading.half_life
+    numeric = [reading.score, reading.label, reading.weight, rate if isinstance(rate, str) else None]
+    group = reading.folds[1] if isinstance(reading.folds, tuple) else None
+    for name in [*reading.contexts, *numeric, group, life and life[0]]:
+        if name is not None and name not in columns:
+            raise InputError(f"column {name}: expected it in the table, got {list(columns)}; name another")
+    for name in numeric:
+        if name is not None and not is_number(columns[name]):
+            raise InputError(f"column {name}: expected numbers, got {columns[name]}; convert it")
+    folds = reading.folds[0] if isinstance(reading.folds, tuple) else reading.folds
+    if folds is not None and not 1 <= folds <= 127:
+        raise InputError(f"folds: expected a number from 1 to 127, got {folds}; try 5")
+
+
+def _logit(table: Table, reading: Reading) -> tuple[Value, Value]:
+    return logit_expression(table[reading.score], reading.scale)
+
+
+def _plain_weight(table: Table, reading: Reading) -> Value | None:
+    return None if reading.weight is None else table[reading.weight].cast("float64")
+
+
+def _weight(table: Table, reading: Reading, newest: float | None) -> Value | None:
+    """Weight of each row, with kept negatives and age taken in; None when every row weighs 1."""
+    weight, label = _plain_weight(table, reading), table[reading.label].cast("float64")
+    rate = reading.negative_rate
+    if rate is not None:
+        share = table[rate].cast("float64") if isinstance(rate, str) else double(rate)
+        factor = ibis.ifelse(label == double(0), double(1) / share, double(1))
+        weight = factor if weight is None else factor * weight
+    if reading.half_life is not None and newest is not None:
+        age = (double(newest) - _time(table, reading)) / double(_half_life(table, reading))
+        factor = (-age * double(math.log(2))).exp()
+        weight = factor if weight is None else factor * weight
+    return weight
+
+
+def _half_life(table: Table, reading: Reading) -> float:
+    name, length = reading.half_life or ("", 0.0)
+    is_time = table[name].type().is_timestamp() or table[name].type().is_date()
+    if is_time != isinstance(length, timedelta):
+        rule = "a timedelta for the datetimes" if is_time else "a number in the units"
+        raise InputError(f"half_life: expected {rule} of {name}, got {length}; give one")
+    return length.total_seconds() if isinstance(length, timedelta) else float(length)
+
+
+def _time(table: Table, reading: Reading) -> Value:
+    """Time as a double: seconds for dates and timestamps."""
+    column = table[(reading.half_life or ("",))[0]]
+    if column.type().is_date():
+        column = column.cast("timestamp")
+    if column.type().is_timestamp():
+        return column.epoch_seconds().cast("float64") + column.microsecond().cast("float64") / double(1e6)
+    number = column.cast("float64")
+    return ibis.ifelse(finite(number), number, ibis.null("float64"))
+
+
+def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[int, Value]]:
+    """What must hold for a row to be used, with the bin of the rows for which it does not."""
+    rules = [(_SCORE, _logit(table, reading)[0]), (_LABEL, within(table[reading.label], 0, 1))]
+    rate, life = reading.negative_rate, reading.half_life
+    if isinstance(rate, str):
+        share = table[rate].cast("float64")
+        rules.append((_RATE, within(table[rate], 0, 1) & (share > double(0))))
+    if life is not None:
+        rules.append((_TIME, _time(table, reading).notnull()))
+    if weight is not None:
+        rules.append((_WEIGHT, within(weight, 0, MOST_WEIGHT)))
+    if reading.missing == "error":
+        rules += [(_CONTEXT, _known(table[name])) for name in reading.contexts]
+    return rules
+
+
+def _known(context: Value) -> Value:
+    return finite(context).fill_null(False) if context.type().is_floating() else context.notnull()
+
+
+def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
+    """Bin of each row, or a negative number that says why it has none."""
+    grid, (_, logit) = reading.grid, _logit(table, reading)
+    place = (logit - double(grid.lower)) * double(BINS_PER_STEP / grid.step)
+    clipped = ibis.least(ibis.greatest(place, double(-1)), double(bins(grid) - 2))
+    at = clipped.floor().cast("int32") + 1
+    rules = _rules(table, reading, weight)
+    good = ibis.and_(*(rule for _, rule in rules))
+    if weight is not None:
+        at = ibis.ifelse(weight >= double(LEAST_WEIGHT), at, _UNUSED)
+    # One condition decides for nearly every row; why a row failed is asked only where it did.
+    why = ibis.cases(*((~rule.fill_null(False), kind) for kind, rule in rules), else_=_SCORE)
+    return ibis.ifelse(good, at, why).cast("int32")
+
+
+def _fold(table: Table, reading: Reading) -> Value:
+    """A hash of the score, or of the column whose values stay together, in arithmetic that all engines share."""
+    if not isinstance(reading.folds, tuple):
+        score = table[reading.score].cast("float64")
+        inside = ibis.least(ibis.greatest(score, double(-4096)), double(4096))
+        whole = ((inside + double(4096)) * double(2.0**40)).floor().cast("int64")
+        usable = finite(score)
+        return ibis.ifelse(usable, _mix(whole) % reading.folds, 0).cast("int64")
+    folds, name = reading.folds
+    column = table[name]
+    if column.type().is_integer():
+        return (_mix(column.cast("int64") % _PRIME + _PRIME) % folds).fill_null(0).cast("int64")
+    if not column.type().is_string():
+        raise InputError(f"folds: expected integers or strings in {name}, got {column.type()}; convert it")
+    return ((column.hash() % folds + folds) % folds).fill_null(0).cast("int64")
+
+
+def _mix(whole: Any) -> Any:
+    """Integers in ``0 .. 2**53`` spread over ``0 .. 2**31 - 2``: arithmetic modulo a prime that overflows nowhere."""
+    low = whole % _PRIME
+    rest = whole - low  # a multiple of the prime, so that even the division of doubles is exact
+    high = rest // _PRIME if isinstance(whole, np.ndarray) else (rest / _PRIME).cast("int64")
+    once = (low * 48271 + high * 69621 + 12345) % _PRIME
+    return (once * once + once) % _PRIME
+
+
+def _context(place: int) -> str:
+    """What a context column is called in the answer of an engine."""
+    return f"context_{place}"
+
+
+def _named(name: str, value: Value | None) -> dict[str, Value]:
+    return {} if value is None else {name: value}
+
+
+def _rule(reading: Reading) -> str:
+    score = "finite scores" if reading.scale == "logit" else "scores in [0, 1]"
+    weight = "" if reading.weight is None else f", weights from 0 to {MOST_WEIGHT}"
+    return f"{score}, labels in [0, 1]{weight}" + (", no missing contexts" if reading.missing == "error" else "")
+
+
+def _bad_rows(cells: pa.Table, reading: Reading) -> dict[str, int]:
+    """How many rows of each kind cannot be used."""
+    bad = cells.filter(pc.less(cells["bin"], _UNUSED))
+    kind, count = bad["bin"].to_numpy(), bad["count"].to_numpy()
+    kinds = _KINDS if reading.scale == "logit" else _KINDS | {_SCORE: _PROBS}
+    return {text: int(count[kind == code].sum()) for code, text in kinds.items() if (kind == code).any()}
+
+
+def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
+    """Number the groups of an engine's answer, and put its cells in order."""
+    coded = [encode(_fast(cells[_context(place)]), name) for place, name in enumerate(reading.contexts)]
+    sizes = [len(vocabulary) for vocabulary, _ in coded]
+    parts, group = combine([codes for _, codes in coded], sizes, len(cells))
+    keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
+    fold = cells["fold"].to_numpy().astype(np.int8) if "fold" in cells.column_names else np.zeros(len(cells), np.int8)
+    at = cells["bin"].to_numpy().astype(np.int32)
+    names = ("count", "weight", "weight_squared", "positive", "logit")
+    present = {name: cells[name].to_numpy() for name in names if name in cells.column_names}
+    groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1
+    order = _order((group * folds + fold) * bins(reading.grid) + at, groups * folds * bins(reading.grid))
+    if order is None:
+        place, sums = (group, fold, at), {name: column.astype(np.float64) for name, column in present.items()}
+        counts = sums["count"]  # where nothing is weighted, weights are counts
+        return Histogram._gather(
+            reading.grid, reading.contexts, keys, place, [sums.get(name, counts) for name in names]
+        )
+    totals = {name: column[order].astype(np.float64, copy=False) for name, column in present.items()}
+    place = group[order], fold[order], at[order]
+    return Histogram(
+        reading.grid, reading.contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names)
+    )
+
+
+def _fast(column: pa.ChunkedArray) -> Any:
+    """Integers as numpy has them, which need no hashing to be numbered."""
+    return column.to_numpy() if pa.types.is_integer(column.type) and not column.null_count else column
+
+
+def _order(cell: NDArray[np.int64], size: int) -> NDArray[np.int64] | None:
+    """The order that sorts cells of an engine, which has added them up; None if one occurs twice after all."""
+    if size > max(_DENSE, 16 * len(cell)):
+        order = np.argsort(cell)
+        return order if (np.diff(cell[order]) > 0).all() else None
+    place: NDArray[Any] = np.full(size, -1, np.int32 if len(cell) < 2**31 else np.int64)
+    place[cell] = np.arange(len(cell), dtype=place.dtype)
+    order = place[place >= 0].astype(np.int64)
+    return order if len(order) == len(cell) else None

@@ -1,0 +1,1 @@
+"""Training from Parquet logs: streamed batches and the loop around them."""

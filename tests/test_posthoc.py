@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from isolayer import Grid, InputError, IsotonicLayer, calibrate, parameter_groups
+from isolayer.curves.curves import Curves
+from isolayer.fitting.histogram import Histogram
+from isolayer.nn.posthoc import CalibratedModel
+
+GRID = Grid(-6, 6, 0.5)
+
+
+class Towers(nn.Module):
+    """Two tasks, both of them wrong: one overconfident, one shifted."""
+
+    def forward(self, x):
+        return torch.stack([2.5 * x, x + 1.5], 1)
+
+
+def rows(seed, count=6000):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, generator=generator) * 1.5
+    platform = torch.randint(0, 2, (count,), generator=generator)
+    position = torch.randint(0, 3, (count,), generator=generator)
+    truth = torch.stack([x - 0.5 * platform, 0.8 * x + 0.4 * position], 1)
+    label = torch.bernoulli(torch.sigmoid(truth), generator=generator)
+    return x, label, {"platform": platform, "position": position}, truth
+
+
+def test_it_serves_the_curves_that_the_exact_fit_gives():
+    x, label, context, _ = rows(0)
+    calibrated = calibrate(Towers(), [(x, label, context)], contexts={"platform": 2, "position": 3}, grid=GRID)
+    columns = {name: ids.numpy() for name, ids in context.items()}
+    logit = Towers()(x).double().numpy()
+    for task in range(2):
+        histogram = Histogram.from_arrays(logit[:, task], label[:, task].double().numpy(), columns, grid=GRID)
+        expected = Curves.from_histogram(histogram).decision(logit[:, task], columns)
+        np.testing.assert_allclose(calibrated(x, context)[:, task].detach().numpy(), expected, atol=2e-5)
+
+
+def test_it_calibrates_every_task_in_every_segment():
+    x, label, context, _ = rows(1, 20_000)
+    calibrated = calibrate(Towers(), [(x, label, context)], contexts={"platform": 2, "position": 3}, grid=GRID)
+    x, _, context, truth = rows(2, 20_000)
+    raw, better = torch.sigmoid(Towers()(x)), torch.sigmoid(calibrated(x, context))
+    error = (torch.sigmoid(truth) - better).abs().mean(0)
+    assert (error < 0.03).all()
+    assert ((torch.sigmoid(truth) - raw).abs().mean(0) > 2 * error).all()
+
+
+def test_batches_in_any_number_give_the_same_layer():
+    x, label, context, _ = rows(3)
+    whole = calibrate(Towers(), [(x, label, context)], contexts={"platform": 2}, grid=GRID)
+    parts = calibrate(
+        Towers(),
+        ((x[i::7], label[i::7], {name: ids[i::7] for name, ids in context.items()}) for i in range(7)),
+        contexts={"platform": 2},
+        grid=GRID,
+    )
+    torch.testing.assert_close(parts(x, context), whole(x, context), atol=1e-5, rtol=0)
+
+
+def test_an_unknown_context_is_served_by_the_next_coarser_curve():
+    x, label, context, _ = rows(4)
+    calibrated = calibrate(Towers(), [(x, label, context)], contexts={"platform": 2, "position": 3}, grid=GRID)
+    columns = {"platform": context["platform"].numpy(), "position": np.full(len(x), -1)}
+    histogram = Histogram.from_arrays(
+        Towers()(x)[:, 0].double().numpy(),
+        label[:, 0].double().numpy(),
+        {name: ids.numpy() for name, ids in context.items()},
+        grid=GRID,
+    )
+    expected = Curves.from_histogram(histogram).decision(Towers()(x)[:, 0].double().numpy(), columns)
+    for unknown in (-1, 99):
+        served = calibrated(x, context | {"position": torch.full((len(x),), unknown)})[:, 0]
+        np.testing.assert_allclose(served.detach().numpy(), expected, atol=2e-5)
+
+
+def test_labels_that_were_not_observed_do_not_count():
+    x, label, _, _ = rows(5)
+    hidden = label.clone()
+    hidden[::2, 1] = torch.nan
+    calibrated = calibrate(Towers(), [(x, hidden)], grid=GRID)
+    first = calibrate(Towers(), [(x, label)], grid=GRID)
+    half = calibrate(Towers(), [(x[1::2], label[1::2])], grid=GRID)
+    assert isinstance(calibrated.layer, IsotonicLayer)
+    torch.testing.assert_close(calibrated(x)[:, 0], first(x)[:, 0])
+    torch.testing.assert_close(calibrated(x)[:, 1], half(x)[:, 1])
+
+
+def test_the_model_is_frozen_and_the_layer_can_go_on_learning():
+    model = nn.Linear(1, 1)
+    x, label, context, _ = rows(6)
+    batch = (x.unsqueeze(1), label[:, :1], context)
+    calibrated = calibrate(model, [batch], contexts={"platform": 2}, grid=GRID)
+    assert not any(p.requires_grad for p in calibrated.model.parameters())
+    assert not calibrated.model.training
+    before = calibrated(x.unsqueeze(1), context).detach()
+    slow, fast = parameter_groups(calibrated, 1e-2)
+    assert len(slow["params"]) == 2
+    optimiser = torch.optim.SGD(fast["params"], lr=0.1)
+    loss = nn.functional.binary_cross_entropy_with_logits(calibrated(x.unsqueeze(1), context), label[:, :1])
+    loss.backward()
+    optimiser.step()
+    assert not torch.equal(calibrated(x.unsqueeze(1), context), before)
+    assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 1), (50, 2)])
+def test_it_keeps_the_shape_of_the_models_logits(shape):
+    logit = torch.randn(shape)
+    label = (logit > 0).float()
+    label.view(-1)[:4] = 1 - label.view(-1)[:4]
+    assert calibrate(nn.Identity(), [(logit, label)])(logit).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: calibrate(nn.Identity(), []),
+            "batches: expected at least one batch, got none; a generator can be read only once",
+        ),
+        (
+            lambda: calibrate(nn.Identity(), [(torch.zeros(3), torch.zeros(2))]),
+            "labels: expected the shape of the logits, [3], got [2]; align them",
+        ),
+        (
+            lambda: calibrate(nn.Identity(), [(torch.zeros(3), torch.zeros(3))], contexts={"device": 2}),
+            "batches: expected a context with ['device'], got none for ['device']; add it",
+        ),
+        (
+            lambda: calibrate(nn.Identity(), [(torch.zeros(3, 1, 1), torch.zeros(3))]),
+            "model: expected logits [batch] or [batch, tasks], got [3, 1, 1]; wrap it",
+        ),
+        (
+            lambda: CalibratedModel(nn.Identity(), [Curves.identity(GRID)], {"device": 2})(torch.zeros(3)),
+            "context: expected a tensor for 'device', got none; add it, or -1s",
+        ),
+    ],
+)
+def test_mistakes_are_answered_in_one_sentence(call, message):
+    with pytest.raises(InputError) as error:
+        call()
+    assert str(error.value) == message

@@ -119,22 +119,24 @@ def contexts(x: Tensor) -> Row:
 
 
 def revival() -> list[Row]:
-    """What decides the default of ``revive``: loss above the target's entropy after training from several starts."""
+    """Decides the default of ``leaky_gradient``: loss above the target's entropy after training, from several starts."""
     progress("layer: revival of dead slopes")
     x = torch.linspace(-3, 3, 400)
     target = torch.sigmoid(2 * x)
     entropy = torch.nn.functional.binary_cross_entropy(target, target).item()
     rows = []
     for start in (-0.5, 0.1, 1.0):
-        excess = {revive: trained_loss(x, target, start, revive) - entropy for revive in (False, True)}
+        excess = {
+            leaky_gradient: trained_loss(x, target, start, leaky_gradient) - entropy for leaky_gradient in (False, True)
+        }
         measured = f"{excess[True]:.1e} against {excess[False]:.1e}"
-        name = f"excess loss from init={start}, revive on against off"
+        name = f"excess loss from init={start}, leaky_gradient on against off"
         rows.append(Row(name, "on no worse", measured, excess[True] <= excess[False] + 1e-5))
     return rows
 
 
-def trained_loss(x: Tensor, target: Tensor, start: float, revive: bool) -> float:
-    layer = IsotonicLayer(grid=Grid(-3, 3, 0.5), init=start, revive=revive)
+def trained_loss(x: Tensor, target: Tensor, start: float, leaky_gradient: bool) -> float:
+    layer = IsotonicLayer(grid=Grid(-3, 3, 0.5), init=start, leaky_gradient=leaky_gradient)
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
     for _ in range(500):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(layer(x)[:, 0], target)

@@ -137,7 +137,7 @@ def serving(path: Path) -> tuple[float, float, float]:
         model.run(None, one)
         times.append(time.perf_counter() - start)
     batch = best_time(lambda: model.run(None, feed), times=100)
-    numpy = best_time(lambda: curves.predict(feed["score"], {"segment": feed["segment"]}), times=100)
+    numpy = best_time(lambda: curves.predict_proba(feed["score"], {"segment": feed["segment"]}), times=100)
     return float(np.median(times)), batch, numpy
 
 

@@ -83,7 +83,7 @@ def welch(treatment: NDArray[np.float64], control: NDArray[np.float64]) -> Compa
     sizes = (len(treatment) - 1, len(control) - 1)
     freedom = sum(parts) ** 2 / sum(part**2 / size for part, size in zip(parts, sizes, strict=True))
     t = abs(means[0] - means[1]) / error
-    p_value = 2 * float(need("scipy.special", "sklearn").stdtr(freedom, -t))
+    p_value = 2 * float(need("scipy.special").stdtr(freedom, -t))
     return Comparison(100 * float(means[0] / means[1] - 1), 100 * error / float(means[1]), p_value)
 
 
@@ -295,4 +295,4 @@ def chart(series: dict[str, Any]) -> Any:
         )
         for test, arms in ARMS.items()
     ]
-    return need("altair", "report").vconcat(*tests)
+    return need("altair").vconcat(*tests)

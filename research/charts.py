@@ -42,7 +42,7 @@ def intervals(
         ours: The line in another colour.
         zero: Whether to mark zero.
     """
-    alt = need("altair", "report")
+    alt = need("altair")
     base = alt.Chart().encode(y=alt.Y(f"{y}:N", sort=list(order), title=None))
     axis = alt.X("lower:Q", title=title, scale=alt.Scale(zero=zero))
     colour = alt.condition(alt.datum[y] == ours, alt.value("#f0a30a"), alt.value("#2457c5"))

@@ -126,7 +126,7 @@ def mslr(path: str | Path, *, part: Literal["train", "test"] = "train") -> Colum
     Returns:
         ``grade`` (0 to 4) and ``query``, shape ``[n]``, and ``features``, shape ``[n, 136]``.
     """
-    svmlight = need("sklearn.datasets", "sklearn")
+    svmlight = need("sklearn.datasets")
     name = f"{part}.txt" if (Path(path) / f"{part}.txt").is_file() else _MSLR_SAMPLE.format(part=part)
     text = _member("mslr", Path(path), name)
     features, grade, query = svmlight.load_svmlight_file(io.BytesIO(text), query_id=True, zero_based=False)
@@ -246,7 +246,7 @@ def aliccp(
 
 
 def _aliccp_part(path: Path, names: list[str], fields: Sequence[int], rows: int | None) -> Columns:
-    pc = need("pyarrow.compute", "data")
+    pc = need("pyarrow.compute")
     parts: list[Columns] = []
     for batch in _batches("aliccp", path, _Form(names, text=("sample", "user", "list")), rows=rows):
         plain = [name for name in names if name not in ("sample", "list")]
@@ -275,11 +275,8 @@ def _absent(source: str, path: Path) -> Any:
 
 def _tables(files: list[Path]) -> Columns:
     # one or several files of the same columns, in order
-    if files[0].suffix == ".csv":
-        read = need("pyarrow.csv", "data").read_csv
-    else:
-        read = need("pyarrow.parquet", "data").read_table
-    table = need("pyarrow", "data").concat_tables([read(file) for file in files], promote_options="permissive")
+    read = need("pyarrow.csv").read_csv if files[0].suffix == ".csv" else need("pyarrow.parquet").read_table
+    table = need("pyarrow").concat_tables([read(file) for file in files], promote_options="permissive")
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
@@ -325,13 +322,13 @@ def _member(source: str, path: Path, name: str) -> bytes:
 
 def _obd(path: str | Path, name: str) -> Columns:
     text = _member("open_bandit", Path(path), name)
-    table = need("pyarrow.csv", "data").read_csv(io.BytesIO(text))
+    table = need("pyarrow.csv").read_csv(io.BytesIO(text))
     return {column: table[column].to_numpy() for column in table.column_names if column}
 
 
 def _batches(source: str, path: Path, form: _Form, *, rows: int | None) -> Iterator[Any]:
     # record batches of a CSV file, of which no more than a block is in memory at a time
-    pa, csv = need("pyarrow", "data"), need("pyarrow.csv", "data")
+    pa, csv = need("pyarrow"), need("pyarrow.csv")
     if not path.is_file():
         _absent(source, path)
     types = dict.fromkeys(form.codes, pa.dictionary(pa.int32(), pa.string()))
@@ -352,7 +349,7 @@ def _batches(source: str, path: Path, form: _Form, *, rows: int | None) -> Itera
 
 
 def _csv(source: str, path: Path, form: _Form, *, rows: int | None) -> Columns:
-    pa, pc = need("pyarrow", "data"), need("pyarrow.compute", "data")
+    pa, pc = need("pyarrow"), need("pyarrow.compute")
     table = pa.Table.from_batches(list(_batches(source, path, form, rows=rows))).unify_dictionaries()
     columns = {}
     for name in table.column_names:

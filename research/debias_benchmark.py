@@ -27,12 +27,12 @@ from torch import Tensor, nn
 from isolayer import metrics
 from isolayer.debias import (
     DROP_RATES,
+    PAL,
     AdditiveTower,
     DualHead,
     DualLearning,
     InversePropensity,
     Naive,
-    Pal,
     PositionAsFeature,
     PositionDropout,
     em_propensity,
@@ -215,7 +215,7 @@ def makers(train: Rows, *, drop: float = 0.15) -> dict[str, Maker]:
             network(wide), width=WIDTH, contexts=CONTEXTS, dim=EMBEDDING, drop=drop
         ),
         "additive tower": lambda: AdditiveTower(network(inputs), width=WIDTH, contexts=CONTEXTS),
-        "PAL": lambda: Pal(network(inputs), width=WIDTH, contexts=CONTEXTS),
+        "PAL": lambda: PAL(network(inputs), width=WIDTH, contexts=CONTEXTS),
         "IPS, harvested": partial(weighted, harvested),
         "IPS, EM": partial(weighted, by_em),
         "DLA": lambda: DualLearning(network(inputs), width=WIDTH, contexts=CONTEXTS),

@@ -115,7 +115,7 @@ class FrozenWithCurves(nn.Module):
     def __init__(self, tasks: Sequence[str]) -> None:
         super().__init__()
         self.tasks = tuple(tasks)
-        self.curves = ContextIsotonicLayer({"platform": 3}, units=len(self.tasks), beyond="extend")
+        self.curves = ContextIsotonicLayer({"platform": 3}, units=len(self.tasks), extrapolation="extend")
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Calibrated logits ``[batch, tasks]``."""
@@ -320,7 +320,7 @@ def _note(finished: Sequence[Finished]) -> str:
 
 def chart(series: dict[str, Any]) -> Any:
     """The daily mean score of every method beside the label mean, a panel a task."""
-    alt = need("altair", "report")
+    alt = need("altair")
     order = [*METHODS, "labels"]
     colours = alt.Scale(domain=order, range=["#9aa0ac", "#2457c5", "#39a0ed", "#f0a30a", "#b04a8f", "#111111"])
     line = (

@@ -53,7 +53,7 @@ def best_monotone_fit(y: Points) -> Points:
     >>> best_monotone_fit(np.array([0.0, 2.0, 1.0])).tolist()
     [0.0, 1.5, 1.5]
     """
-    isotonic = need("sklearn.isotonic", "sklearn")
+    isotonic = need("sklearn.isotonic")
     return np.asarray(isotonic.isotonic_regression(y), dtype=np.float64)
 
 
@@ -126,7 +126,7 @@ def chart(result: dict[str, Any]) -> Any:
     >>> type(chart(run(steps=20, points=19))).__name__
     'FacetChart'
     """
-    alt = need("altair", "report")
+    alt = need("altair")
     curves = result["curves"]
     lines = {"target": "target", "layer": "isotonic layer", "best": "best monotone fit"}  # drawn in this order
     rows = [

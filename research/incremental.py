@@ -226,7 +226,7 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Ranking by day, before that day is learned from; means over seeds."""
-    alt = need("altair", "report")
+    alt = need("altair")
     line = (
         alt.Chart(alt.Data(values=records(series)))
         .mark_line(point=True)

@@ -149,9 +149,9 @@ def past_rate(columns: dict[str, NDArray[Any]], name: str) -> Column:
 def click_logit(table: Column, label: NDArray[np.int64], train: NDArray[np.bool_], *, seed: int) -> Column:
     """Logits of a gradient-boosted model fitted on the rows of ``train``, for all rows."""
     try:
-        lightgbm = need("lightgbm", "dev")
+        lightgbm = need("lightgbm")
     except MissingExtra:
-        ensemble = need("sklearn.ensemble", "sklearn")
+        ensemble = need("sklearn.ensemble")
         booster = ensemble.HistGradientBoostingClassifier(learning_rate=0.05, max_iter=200, random_state=seed)
         return np.asarray(booster.fit(table[train], label[train]).decision_function(table))
     booster = lightgbm.LGBMClassifier(learning_rate=0.05, n_estimators=200, random_state=seed, verbose=-1)

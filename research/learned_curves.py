@@ -157,7 +157,7 @@ def _compared(model: DualHead, truth: dict[str, Floats], at: dict[str, Floats]) 
         off, raw = [], []
         for position, device in np.ndindex(CONTEXTS["position"], CONTEXTS["device"]):
             context = {"task": [task] * len(x), "position": [position] * len(x), "device": [device] * len(x)}
-            learned = curves.predict(x, context)
+            learned = curves.predict_proba(x, context)
             target = prob_of(np.interp(x, true[start, 0, 0], true[start, device, position]))
             if (position, device) != (0, 0):
                 off.append(np.abs(learned - target).mean())
@@ -224,7 +224,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Learned curves (solid) and true ones (dashed): by task and position on one platform, then Click by platform."""
-    alt = need("altair", "report")
+    alt = need("altair")
     lines = [
         {**{key: row[key] for key in ("task", "position", "platform", "x")}, "y": row[curve], "curve": curve}
         for row in series["rows"]

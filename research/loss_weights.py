@@ -147,7 +147,7 @@ def _note(finished: Sequence[Finished], settings: Sequence[str]) -> str:
 
 def chart(series: dict[str, Any]) -> Any:
     """Each metric over beta with its interval; the paper's range is shaded."""
-    alt = need("altair", "report")
+    alt = need("altair")
     base = alt.Chart().encode(x=alt.X("beta:Q", title="beta"))
     shade = alt.Chart().mark_rect(color="#f0a30a", opacity=0.03).encode(x=alt.datum(BEST[0]), x2=alt.datum(BEST[1]))
     band = base.mark_area(opacity=0.2).encode(y="lower:Q", y2="upper:Q")

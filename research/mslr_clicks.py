@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from isolayer import metrics
-from isolayer.debias.baselines import Naive, Pal, PositionDropout
+from isolayer.debias.baselines import PAL, Naive, PositionDropout
 from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError
 from isolayer.simulate.behaviours import GAIN, Behaviour, PositionBased, Shown, Trust
@@ -142,7 +142,7 @@ def model(name: str, features: int) -> Any:
     if name == DROPOUT:
         return PositionDropout(network(features + 4), width=WIDTH, contexts=CONTEXTS, drop=0.15, dim=4)
     if name == PAL_:
-        return Pal(network(features), width=WIDTH, contexts=CONTEXTS)
+        return PAL(network(features), width=WIDTH, contexts=CONTEXTS)
     anchor: Any = "joint" if name == JOINT else "detached"
     return DualHead(network(features), width=WIDTH, tasks=("click",), contexts=CONTEXTS, anchor=anchor)
 

@@ -164,7 +164,7 @@ def _note(finished: Sequence[Finished]) -> str:
 
 def chart(series: dict[str, Any]) -> Any:
     """O/E by position, a line a model, a panel a strength of the bias."""
-    alt = need("altair", "report")
+    alt = need("altair")
     base = alt.Chart().encode(
         x=alt.X("position:O", title="feed position", axis=alt.Axis(labelAngle=0)),
         color=alt.Color(

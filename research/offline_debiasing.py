@@ -193,7 +193,7 @@ def _series(finished: Sequence[Finished], settings: Sequence[str]) -> dict[str, 
 
 def chart(series: dict[str, Any]) -> Any:
     """True nDCG of every served model, with intervals, beside its AUC on the log."""
-    alt = need("altair", "report")
+    alt = need("altair")
     base = alt.Chart(alt.Data(values=records(series))).encode(y=alt.Y("model:N", sort=series["model"], title=None))
     scale = alt.Scale(zero=False)
     truth = base.mark_point(filled=True, size=70).encode(

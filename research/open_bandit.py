@@ -108,7 +108,7 @@ def relative_errors(log: dict[str, NDArray[Any]], items: Table, target: Table, t
 
 def reward_models(log: dict[str, NDArray[Any]], items: Table) -> dict[str, Table]:
     """Reward of every item for every row at its position, by both models, ``[rows, items]`` each."""
-    linear = need("sklearn.linear_model", "sklearn")
+    linear = need("sklearn.linear_model")
     users = one_hot([log[name] for name in sorted(log) if name.startswith("user_feature")])
     action, position, click = log["action"], log["position"], log["click"]
     own = np.concatenate([users, items[action]], axis=1)
@@ -172,7 +172,7 @@ def _error(finished: Sequence[Finished], key: str, other: str | None = None) -> 
     value, spread = float(finished[0].numbers[key]), _resampled(finished, key)
     if other is not None:
         value, spread = value - float(finished[0].numbers[other]), spread - _resampled(finished, other)
-    half = float(need("scipy.special", "sklearn").stdtrit(len(spread) - 1, 0.975)) * float(spread.std(ddof=1))
+    half = float(need("scipy.special").stdtrit(len(spread) - 1, 0.975)) * float(spread.std(ddof=1))
     return Estimate(value, value - half, value + half, len(finished))
 
 
@@ -207,7 +207,7 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Relative error of every estimator with either reward model."""
-    alt = need("altair", "report")
+    alt = need("altair")
     base = alt.Chart(alt.Data(values=records(series))).encode(
         y=alt.Y("estimator:N", sort=list(NAMES.values()), title=None),
         yOffset="reward:N",

@@ -266,7 +266,7 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def chart(series: dict[str, Any]) -> Any:
     """Overhead of each way to keep the head, by size of the network."""
-    alt = need("altair", "report")
+    alt = need("altair")
     bar = alt.Chart(alt.Data(values=records(series))).mark_point(filled=True, size=90)
     return bar.encode(
         x=alt.X("overhead:Q", title="CPU overhead, % of the network", scale=alt.Scale(type="log")),

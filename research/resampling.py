@@ -49,7 +49,7 @@ def pooled(values: ArrayLike, resampled: ArrayLike, *, level: float = 0.95) -> E
     parts = np.array([column.var(ddof=1) / len(column), table.mean(0).var(ddof=1)])
     total, degrees = float(parts.sum()), np.array([len(column) - 1, table.shape[1] - 1])
     freedom = total**2 / float((parts**2 / degrees).sum()) if total > 0 else 1.0
-    half = float(need("scipy.special", "sklearn").stdtrit(freedom, 0.5 + level / 2)) * total**0.5
+    half = float(need("scipy.special").stdtrit(freedom, 0.5 + level / 2)) * total**0.5
     mean = float(column.mean())
     return Estimate(mean, mean - half, mean + half, len(column))
 

@@ -110,7 +110,7 @@ def estimate(values: ArrayLike, *, level: float = 0.95) -> Estimate:
     column = np.asarray(values, dtype=np.float64)
     if column.ndim != 1 or len(column) < 2 or not np.isfinite(column).all():
         raise InputError(f"values: expected two or more finite numbers, got {column.tolist()}; run more seeds")
-    quantile = float(need("scipy.special", "sklearn").stdtrit(len(column) - 1, 0.5 + level / 2))
+    quantile = float(need("scipy.special").stdtrit(len(column) - 1, 0.5 + level / 2))
     half = quantile * float(column.std(ddof=1)) / math.sqrt(len(column))
     mean = float(column.mean())
     return Estimate(mean, mean - half, mean + half, len(column))

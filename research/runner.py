@@ -95,7 +95,7 @@ def reproduce(
     """
     chosen, folder = find(names), Path(out) / "quick" if quick else Path(out)
     for module in ("altair", "vl_convert"):
-        need(module, "report")  # rather now than after the work
+        need(module)  # rather now than after the work
     jobs = [job for experiment in chosen for job in _jobs(experiment, folder, quick=quick, seeds=seeds)]
     waiting = [job for job in jobs if fresh or job.saved() is None]
     missing = _run(waiting, len(jobs), processes, progress or (lambda _: None))  # why, by the path of what is missing

@@ -8,7 +8,7 @@ import numpy as np
 from isolayer.curves.curves import Curves
 from isolayer.grid import Grid
 from isolayer.tables.apply import DIALECTS, to_sql
-from isolayer.tables.histogram_query import Reading, grouped
+from isolayer.tables.histogram_query import ColumnSpec, grouped
 
 FOLDER = Path(__file__).parent / "sql"
 COLUMNS = {"score": "float64", "label": "int8", "weight": "float64", "device": "string", "position": "int64"}
@@ -25,7 +25,7 @@ def curves() -> Curves:
 def statements() -> dict[str, str]:
     """Every statement by the name of its file."""
     rows = ibis.table(COLUMNS, name="logs")
-    reading = Reading(("device", "position"), weight="weight", scale="prob", folds=5)
+    reading = ColumnSpec(("device", "position"), weight="weight", scale="prob", folds=5)
     found = {}
     for dialect in DIALECTS:
         if dialect != "spark":  # Ibis needs a running Spark for that; tests/test_spark.py has one

@@ -155,7 +155,9 @@ def test_unseen_contexts_have_the_global_curve_exactly():
     with_devices = make("device").fit(columns(rows, "device"), label)
     alone = make().fit(columns(rows), label)
     radio = {"score": rows["score"], "device": np.full(2000, "radio")}
-    np.testing.assert_array_equal(with_devices.decision_function(radio), with_devices.curves_.decision(rows["score"]))
+    np.testing.assert_array_equal(
+        with_devices.decision_function(radio), with_devices.curves_.decision_function(rows["score"])
+    )
     np.testing.assert_allclose(with_devices.predict_proba(radio), alone.predict_proba(columns(rows)), atol=1e-9)
 
 

@@ -89,7 +89,9 @@ def test_apply_adds_the_column_the_curves_give(folder):
     fit()
     run("apply", "day2.parquet", "--out", "out.parquet", "--column", "p")
     out = pq.read_table("out.parquet")
-    expected = Curves.load("curves.parquet").predict(out["prob"].to_numpy(), {"device": out["device"].to_pylist()})
+    expected = Curves.load("curves.parquet").predict_proba(
+        out["prob"].to_numpy(), {"device": out["device"].to_pylist()}
+    )
     np.testing.assert_allclose(out["p"].to_numpy(), expected, atol=1e-9)
     assert out.num_rows == 6000
     assert not Path("out.parquet.part").exists()

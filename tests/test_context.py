@@ -25,7 +25,7 @@ KINDS = {
     "cross hashed": {"mode": "cross", "hash_buckets": 64},
     "projected": {"projection": 4},
     "softplus": {"constraint": "softplus"},
-    "extended": {"beyond": "extend"},
+    "extended": {"extrapolation": "extend"},
 }
 
 
@@ -62,7 +62,7 @@ def obvious(layer, logit, context):
                 entry = table.rows.weight[key + 1]
                 delta = delta + (entry if table.directions is None else entry @ table.directions)
         delta = delta.view(layer.units, GRID.buckets + 1)
-        single = IsotonicLayer(layer.units, grid=GRID, constraint=base.constraint, beyond=base.beyond)
+        single = IsotonicLayer(layer.units, grid=GRID, constraint=base.constraint, extrapolation=base.extrapolation)
         single.load_state_dict(base.state_dict())
         with torch.no_grad():
             single.bias += delta[:, 0]

@@ -19,7 +19,7 @@ def test_a_layer_computes_what_the_curves_do(contexts):
     layer, logit = to_layer(curves), torch.tensor(data["score"])
     ids = torch.tensor(curves.rows_of(context, len(logit)))
     answer = layer(logit, {"curve": ids}) if contexts else layer(logit)
-    expected = curves.decision(data["score"], context)
+    expected = curves.decision_function(data["score"], context)
     np.testing.assert_allclose(answer.detach()[:, 0].numpy(), expected, rtol=0, atol=1e-12)
 
 
@@ -45,7 +45,9 @@ def test_a_layer_of_curves_learns_on():
 @pytest.mark.parametrize("unit", [0, 1])
 def test_curves_of_a_layer_are_its_function(mode, unit):
     torch.manual_seed(0)
-    layer = ContextIsotonicLayer({"position": 3, "device": 2}, units=2, grid=GRID, mode=mode, beyond="extend").double()
+    layer = ContextIsotonicLayer(
+        {"position": 3, "device": 2}, units=2, grid=GRID, mode=mode, extrapolation="extend"
+    ).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -57,7 +59,7 @@ def test_curves_of_a_layer_are_its_function(mode, unit):
     ids = {"position": torch.tensor(position), "device": torch.tensor(device)}
     expected = layer(torch.tensor(score), ids)[:, unit].detach().numpy()
     words = {"position": position, "device": np.array(["tv", "web", "?"])[device]}
-    np.testing.assert_allclose(curves.decision(score, words), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(curves.decision_function(score, words), expected, rtol=0, atol=1e-12)
 
 
 def test_a_layer_without_contexts_becomes_one_curve():
@@ -66,7 +68,7 @@ def test_a_layer_without_contexts_becomes_one_curve():
         layer.weight.add_(torch.linspace(-1, 1, GRID.buckets))
     score = np.linspace(GRID.lower, GRID.upper, 50)
     expected = layer(torch.tensor(score)).detach()[:, 0].numpy()
-    np.testing.assert_allclose(from_layer(layer).decision(score), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(from_layer(layer).decision_function(score), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

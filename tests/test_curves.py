@@ -95,9 +95,9 @@ def test_every_context_finds_its_curve_and_unseen_ones_their_deepest_ancestor(fi
     context = {"device": ["tv", "web", "web", "tv", "web", "radio"], "slot": [7, 0, 2, 0, 9, 7]}
     assert fitted.rows_of(context, 6).tolist() == [3, 4, 6, 1, 2, 0]
     x = np.linspace(-3, 3, 6)
-    for at, row, own in zip(x, [3, 4, 6, 1, 2, 0], fitted.decision(x, context), strict=True):
+    for at, row, own in zip(x, [3, 4, 6, 1, 2, 0], fitted.decision_function(x, context), strict=True):
         assert own == evaluate(fitted.values, np.array([row]), np.array([at]), GRID)[0]
-    np.testing.assert_array_equal(fitted.decision(x), evaluate(fitted.values, np.zeros(6, np.int64), x, GRID))
+    np.testing.assert_array_equal(fitted.decision_function(x), evaluate(fitted.values, np.zeros(6, np.int64), x, GRID))
 
 
 def test_a_search_finds_what_the_table_finds(fitted, monkeypatch):
@@ -117,10 +117,10 @@ def test_contexts_come_in_any_frame(fitted, frame):
 def test_prob_scale_reads_probabilities(fitted):
     x = np.array([-1.0, 0.3])
     of_prob = Curves(**{**{name: getattr(fitted, name) for name in fitted.__dataclass_fields__}, "scale": "prob"})
-    np.testing.assert_allclose(of_prob.predict(prob_of(x)), fitted.predict(x), rtol=1e-12)
-    np.testing.assert_allclose(of_prob.inverse(of_prob.predict(prob_of(x))), prob_of(x), rtol=1e-9)
-    np.testing.assert_allclose(fitted.inverse(fitted.predict(x)), x, rtol=1e-9)
-    np.testing.assert_array_equal(of_prob.on_logits.predict(x), fitted.predict(x))
+    np.testing.assert_allclose(of_prob.predict_proba(prob_of(x)), fitted.predict_proba(x), rtol=1e-12)
+    np.testing.assert_allclose(of_prob.inverse(of_prob.predict_proba(prob_of(x))), prob_of(x), rtol=1e-9)
+    np.testing.assert_allclose(fitted.inverse(fitted.predict_proba(x)), x, rtol=1e-9)
+    np.testing.assert_array_equal(of_prob.on_logits.predict_proba(x), fitted.predict_proba(x))
 
 
 def test_bands_hold_the_curve_and_grow_with_their_level(fitted):
@@ -128,8 +128,8 @@ def test_bands_hold_the_curve_and_grow_with_their_level(fitted):
     low, high = fitted.band(0.5, x, context)
     lower, higher = fitted.band(0.95, x, context)
     assert (lower < low).all()
-    assert (low < fitted.predict(x, context)).all()
-    assert (fitted.predict(x, context) < high).all()
+    assert (low < fitted.predict_proba(x, context)).all()
+    assert (fitted.predict_proba(x, context) < high).all()
     assert (high < higher).all()
     at_knots = fitted.band()
     np.testing.assert_allclose(at_knots[0][3], fitted.band(0.95, KNOTS, {"device": ["tv"] * 9, "slot": [7] * 9})[0])
@@ -173,15 +173,21 @@ def test_comparison_serves_new_contexts_by_their_ancestor():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c: c.predict([np.nan]), "score: expected finite numbers, got nan in row 0; drop or repair those rows"),
-        (lambda c: c.predict([[1.0]]), r"score: expected one dimension, got shape \(1, 1\); give a column"),
-        (lambda c: c.inverse([1.5]), r"prob: expected probabilities in \[0, 1\], got 1.5 in row 0"),
-        (lambda c: c.predict([1.0], {"device": ["tv"]}), "column slot: expected it in the frame, got only"),
         (
-            lambda c: c.predict([1.0], {"device": ["tv"] * 2, "slot": [7]}),
+            lambda c: c.predict_proba([np.nan]),
+            "score: expected finite numbers, got nan in row 0; drop or repair those rows",
+        ),
+        (lambda c: c.predict_proba([[1.0]]), r"score: expected one dimension, got shape \(1, 1\); give a column"),
+        (lambda c: c.inverse([1.5]), r"prob: expected probabilities in \[0, 1\], got 1.5 in row 0"),
+        (lambda c: c.predict_proba([1.0], {"device": ["tv"]}), "column slot: expected it in the frame, got only"),
+        (
+            lambda c: c.predict_proba([1.0], {"device": ["tv"] * 2, "slot": [7]}),
             "context device: expected 1 rows as in score",
         ),
-        (lambda c: c.predict([1.0], {"device": [3], "slot": [7]}), "context device: expected strings as when fitted"),
+        (
+            lambda c: c.predict_proba([1.0], {"device": [3], "slot": [7]}),
+            "context device: expected strings as when fitted",
+        ),
         (lambda c: c.band(1.0), r"level: expected a number in \(0, 1\), got 1.0; try 0.95"),
         (lambda c: c.compare(Curves.identity(GRID)), "compare: expected curves with the same contexts, scale and grid"),
     ],
@@ -195,7 +201,7 @@ def test_a_context_without_its_parent_and_a_histogram_without_rows():
     keys = ((), (np.array(["tv"]),), (np.array(["web"]), np.array([1])))
     table = np.zeros((3, GRID.buckets))
     with pytest.raises(InputError, match="curves: expected the parent of every context"):
-        Curves(GRID, ("device", "slot"), keys, table, table, table, np.zeros(3)).predict(
+        Curves(GRID, ("device", "slot"), keys, table, table, table, np.zeros(3)).predict_proba(
             [0.0], {"device": ["tv"], "slot": [1]}
         )
     with pytest.raises(InputError, match="histogram: expected at least one row, got none; add rows"):

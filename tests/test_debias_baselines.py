@@ -5,12 +5,12 @@ from torch import nn
 
 from isolayer.debias import (
     DROP_RATES,
+    PAL,
     AdditiveTower,
     DualHead,
     DualLearning,
     InversePropensity,
     Naive,
-    Pal,
     PositionAsFeature,
     PositionDropout,
     post_hoc,
@@ -36,7 +36,7 @@ def makers(tasks=TASKS, decreasing=("skip",)):
     return {
         "naive": lambda: Naive(backbone(), **known),
         "additive": lambda: AdditiveTower(backbone(), contexts=CONTEXTS, **known),
-        "pal": lambda: Pal(backbone(), contexts=CONTEXTS, **known),
+        "pal": lambda: PAL(backbone(), contexts=CONTEXTS, **known),
         "feature": lambda: PositionAsFeature(backbone(5 + 4), contexts=CONTEXTS, **known),
         "dropout": lambda: PositionDropout(backbone(5 + 4), contexts=CONTEXTS, drop=0.3, **known),
         "ips": lambda: InversePropensity(backbone(), propensity=[1.0, 0.5, 0.25, 0.2], **known),
@@ -303,7 +303,7 @@ def test_every_debiaser_learns_less_of_the_loggers_feature_than_naive():
     assert naive > 0.25
     models = {
         "additive": AdditiveTower(nn.Identity(), contexts=CONTEXTS, **known),
-        "pal": Pal(nn.Identity(), contexts=CONTEXTS, **known),
+        "pal": PAL(nn.Identity(), contexts=CONTEXTS, **known),
         "ips": InversePropensity(nn.Identity(), propensity=[1.0, 0.5 / 0.9, 0.2 / 0.9, 0.1 / 0.9], **known),
         "dla": DualLearning(nn.Identity(), contexts=CONTEXTS, **known),
         "dual": DualHead(nn.Identity(), contexts=CONTEXTS, anchor="detached", **known),

@@ -265,7 +265,7 @@ def test_curves_agree_with_the_model_in_every_context():
     for task, sign in (("click", 1), ("skip", -1)):
         heads = model(features, context)[task]
         event = sign * heads.relevance_logit.detach().double().numpy()
-        found = curves.decision(event, {"task": np.repeat(task, ROWS), **columns})
+        found = curves.decision_function(event, {"task": np.repeat(task, ROWS), **columns})
         assert found == pytest.approx(heads.observed_logit.detach().numpy(), abs=1e-4)
 
 
@@ -275,7 +275,7 @@ def test_curves_of_an_unknown_context_are_those_of_id_minus_one():
     context = {"task": np.repeat("click", 7), "position": np.repeat(2, 7), "device": np.repeat(-1, 7)}
     knots = model.context_curves.knot_values({"position": torch.tensor([2]), "device": torch.tensor([-1])})
     expected = np.interp(relevance, model.context_curves.grid.knots, knots[0, 0].detach().numpy())
-    assert model.curves().decision(relevance, context) == pytest.approx(expected, abs=1e-4)
+    assert model.curves().decision_function(relevance, context) == pytest.approx(expected, abs=1e-4)
 
 
 def test_served_names_and_probabilities():

@@ -30,15 +30,15 @@ def bent_teacher(units, std=0.3):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(["clip", "extend"]), st.booleans())
-def test_a_kept_head_is_the_same_function(seed, beyond, in_context):
+def test_a_kept_head_is_the_same_function(seed, extrapolation, in_context):
     torch.manual_seed(seed)
     grid = Grid(lower=-3, upper=2, step=0.25)
     if in_context:
-        layer = ContextIsotonicLayer(CONTEXTS, units=3, grid=grid, beyond=beyond).double()
+        layer = ContextIsotonicLayer(CONTEXTS, units=3, grid=grid, extrapolation=extrapolation).double()
         for table in layer.tables:
             nn.init.normal_(table.rows.weight)
     else:
-        layer = IsotonicLayer(3, grid=grid, beyond=beyond).double()
+        layer = IsotonicLayer(3, grid=grid, extrapolation=extrapolation).double()
         nn.init.normal_(layer.weight)
     logit, context = rows(500, 3, seed)
     logit = torch.cat([logit, torch.tensor(grid.knots).repeat(3, 1).T, torch.tensor([[-99.0, 0, 99]])]).double()

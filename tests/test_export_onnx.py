@@ -28,7 +28,7 @@ def test_a_model_answers_as_the_curves_do(contexts, scale, missing, tmp_path):
     to_onnx(curves, tmp_path / "curves.onnx")
     context = {name: data[name] for name in contexts}
     answer = predict(session(tmp_path / "curves.onnx"), data["score"], context)
-    np.testing.assert_allclose(answer, curves.predict(data["score"], context or None), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(answer, curves.predict_proba(data["score"], context or None), rtol=0, atol=1e-12)
 
 
 def test_three_levels_and_booleans(tmp_path):
@@ -41,7 +41,7 @@ def test_three_levels_and_booleans(tmp_path):
     curves = Curves.from_histogram(Histogram.from_arrays(score[seen], label[seen], some))
     to_onnx(curves, tmp_path / "c.onnx")
     answer = predict(session(tmp_path / "c.onnx"), score, context)
-    np.testing.assert_allclose(answer, curves.predict(score, context), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(answer, curves.predict_proba(score, context), rtol=0, atol=1e-12)
 
 
 def test_the_batch_is_free_and_nan_stays_nan(tmp_path):
@@ -58,7 +58,7 @@ def test_single_precision_goes_in_and_out(tmp_path):
     to_onnx(curves, tmp_path / "c.onnx", dtype="float32")
     answer = predict(session(tmp_path / "c.onnx"), data["score"].astype(np.float32), {"device": data["device"]})
     assert answer.dtype == np.float32
-    np.testing.assert_allclose(answer, curves.predict(data["score"], {"device": data["device"]}), atol=1e-6)
+    np.testing.assert_allclose(answer, curves.predict_proba(data["score"], {"device": data["device"]}), atol=1e-6)
 
 
 def test_the_model_is_sound_and_of_the_current_operators(tmp_path):

@@ -26,7 +26,7 @@ CASES = [
 
 
 def expected(curves, data):
-    return curves.predict(data["score"], {name: data[name] for name in curves.contexts} or None)
+    return curves.predict_proba(data["score"], {name: data[name] for name in curves.contexts} or None)
 
 
 def in_order(table):
@@ -158,7 +158,7 @@ def test_integers_with_gaps_may_come_as_floats(missing):
     )
     curves = Curves.from_histogram(histogram)
     table = pa.table({"id": np.arange(len(position)), "score": data["score"], "position": position})
-    want = curves.predict(data["score"], {"position": position})
+    want = curves.predict_proba(data["score"], {"position": position})
     for kind in (pa.float64(), pa.float32()):
         cast = table.set_column(2, "position", table["position"].cast(kind))
         for source in (cast, duckdb.connect().from_arrow(cast)):

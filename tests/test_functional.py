@@ -13,7 +13,7 @@ seeds = st.integers(0, 2**31)
 
 
 def curves(seed, number=3, grid=GRID, lowest=-0.5):
-    """Slopes with flats in them, and inputs on and beyond the grid."""
+    """Slopes with flats in them, and inputs on and extrapolation the grid."""
     generator = torch.Generator().manual_seed(seed)
     slope = (torch.rand(number, grid.buckets, dtype=torch.float64, generator=generator) * 3 + lowest).clamp(min=0)
     bias = torch.randn(number, dtype=torch.float64, generator=generator)
@@ -21,13 +21,13 @@ def curves(seed, number=3, grid=GRID, lowest=-0.5):
     return slope, bias, x
 
 
-def obvious(x, values, rows, grid, beyond):
+def obvious(x, values, rows, grid, extrapolation):
     """np.interp, one input at a time."""
     out = torch.empty_like(x)
     for place in np.ndindex(*x.shape):
         curve = values[int(rows[place])].numpy()
         z = np.interp(x[place].item(), grid.knots[1:], curve[1:])
-        if beyond == "extend":
+        if extrapolation == "extend":
             z += x[place].item() - np.clip(x[place].item(), grid.lower, grid.upper)
         out[place] = z
     return out
@@ -35,17 +35,17 @@ def obvious(x, values, rows, grid, beyond):
 
 @given(seeds, st.sampled_from(["clip", "extend"]), st.booleans())
 @settings(deadline=None)
-def test_it_is_interpolation_at_the_knots(seed, beyond, grad):
+def test_it_is_interpolation_at_the_knots(seed, extrapolation, grad):
     slope, bias, x = curves(seed)
     values = knot_values(slope, bias, grid=GRID)
     rows = torch.randint(0, 3, x.shape, generator=torch.Generator().manual_seed(seed))
     with torch.set_grad_enabled(grad):
-        z = piecewise_linear(x, values, rows, grid=GRID, beyond=beyond)
-        columns = piecewise_linear(x, values, grid=GRID, beyond=beyond)
-        first = piecewise_linear(x[:, 0], values[:1], grid=GRID, beyond=beyond)
-    torch.testing.assert_close(z, obvious(x, values, rows, GRID, beyond), atol=1e-12, rtol=0)
+        z = piecewise_linear(x, values, rows, grid=GRID, extrapolation=extrapolation)
+        columns = piecewise_linear(x, values, grid=GRID, extrapolation=extrapolation)
+        first = piecewise_linear(x[:, 0], values[:1], grid=GRID, extrapolation=extrapolation)
+    torch.testing.assert_close(z, obvious(x, values, rows, GRID, extrapolation), atol=1e-12, rtol=0)
     torch.testing.assert_close(
-        columns, obvious(x, values, torch.arange(3).expand(17, 3), GRID, beyond), atol=1e-12, rtol=0
+        columns, obvious(x, values, torch.arange(3).expand(17, 3), GRID, extrapolation), atol=1e-12, rtol=0
     )
     torch.testing.assert_close(first, columns[:, 0])
 
@@ -59,13 +59,13 @@ def test_any_batch_size_and_more_than_one_curve_goes_by_columns():
         torch.testing.assert_close(piecewise_linear(x, values, grid=GRID), expected)
 
 
-@pytest.mark.parametrize("beyond", ["clip", "extend"])
+@pytest.mark.parametrize("extrapolation", ["clip", "extend"])
 @pytest.mark.parametrize("rows", [None, torch.arange(3), torch.tensor([[2, 0, 1]])])
-def test_first_and_second_derivatives(beyond, rows):
+def test_first_and_second_derivatives(extrapolation, rows):
     slope, bias, x = curves(3, lowest=0.1)
 
     def function(x, slope, bias):
-        return piecewise_linear(x, knot_values(slope, bias, grid=GRID), rows, grid=GRID, beyond=beyond)
+        return piecewise_linear(x, knot_values(slope, bias, grid=GRID), rows, grid=GRID, extrapolation=extrapolation)
 
     inputs = tuple(tensor.requires_grad_() for tensor in (x, slope, bias))
     assert gradcheck(function, inputs)
@@ -74,12 +74,12 @@ def test_first_and_second_derivatives(beyond, rows):
 
 @given(seeds, st.sampled_from(["clip", "extend"]))
 @settings(deadline=None)
-def test_the_inverse_undoes_rising_curves(seed, beyond):
+def test_the_inverse_undoes_rising_curves(seed, extrapolation):
     slope, bias, x = curves(seed, lowest=0.05)
     values = knot_values(slope, bias, grid=GRID)
-    z = piecewise_linear(x, values, grid=GRID, beyond=beyond)
-    back = piecewise_linear_inverse(z, values, torch.arange(3), grid=GRID, beyond=beyond)
-    expected = x if beyond == "extend" else x.clamp(GRID.lower, GRID.upper)
+    z = piecewise_linear(x, values, grid=GRID, extrapolation=extrapolation)
+    back = piecewise_linear_inverse(z, values, torch.arange(3), grid=GRID, extrapolation=extrapolation)
+    expected = x if extrapolation == "extend" else x.clamp(GRID.lower, GRID.upper)
     torch.testing.assert_close(back, expected, atol=1e-11, rtol=0)
 
 

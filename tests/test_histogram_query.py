@@ -19,7 +19,7 @@ from isolayer.curves.curves import logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bin_of
 from isolayer.grid import Grid
-from isolayer.tables.histogram_query import Reading, RowsDropped, fold_of, grouped, histogram_of, sample_query
+from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, fold_of, grouped, histogram_of, sample_query
 from isolayer.tables.sources import as_table, collect, double
 
 DIALECTS = ("duckdb", "bigquery", "snowflake", "trino", "postgres")
@@ -79,14 +79,14 @@ def test_every_source_gives_the_histogram_of_its_rows(source, parquet):
         "pyarrow": lambda: table,
         "dict": lambda: {name: table[name].to_pylist() for name in table.column_names},
     }[source]()
-    histogram, dropped = histogram_of(given, Reading(("device", "position")))
+    histogram, dropped = histogram_of(given, ColumnSpec(("device", "position")))
     assert_same(histogram, from_arrays(table))
     assert dropped == {}
 
 
 def test_weights_are_summed_and_rows_of_weight_zero_are_absent():
     table = rows()
-    histogram, _ = histogram_of(table, Reading(("device",), weight="weight"))
+    histogram, _ = histogram_of(table, ColumnSpec(("device",), weight="weight"))
     assert_same(histogram, from_arrays(table, ("device",), table["weight"]))
     assert histogram.rows < len(table)
 
@@ -96,7 +96,7 @@ def test_a_negative_rate_weighs_negatives_by_its_inverse(rate):
     table = rows()
     share = table[rate].to_numpy() if isinstance(rate, str) else rate
     weight = np.where(table["label"].to_numpy(), 1.0, 1 / share)
-    assert_same(histogram_of(table, Reading(negative_rate=rate))[0], from_arrays(table, (), weight))
+    assert_same(histogram_of(table, ColumnSpec(negative_rate=rate))[0], from_arrays(table, (), weight))
 
 
 def test_old_rows_weigh_less():
@@ -106,16 +106,16 @@ def test_old_rows_weigh_less():
     times = [start + datetime.timedelta(days=int(d), microseconds=250_000) for d in day]
     table = table.append_column("time", pa.array(times))
     want = from_arrays(table, (), np.exp2(-(8 - day) / 3))
-    assert_same(histogram_of(table, Reading(half_life=("day", 3)))[0], want)
-    assert_same(histogram_of(table, Reading(half_life=("time", datetime.timedelta(days=3))))[0], want)
+    assert_same(histogram_of(table, ColumnSpec(half_life=("day", 3)))[0], want)
+    assert_same(histogram_of(table, ColumnSpec(half_life=("time", datetime.timedelta(days=3))))[0], want)
     with pytest.raises(InputError, match="half_life: expected a timedelta for the datetimes of time, got 3; give one"):
-        histogram_of(table, Reading(half_life=("time", 3)))
+        histogram_of(table, ColumnSpec(half_life=("time", 3)))
 
 
 def test_probabilities_become_logits_in_the_engine():
     prob = np.concatenate([np.random.default_rng(0).random(500), [0.0, 1.0, 0.5]])
     label = (np.arange(503) % 3 == 0).astype(float)
-    got, _ = histogram_of({"score": prob, "label": label}, Reading(scale="prob"))
+    got, _ = histogram_of({"score": prob, "label": label}, ColumnSpec(scale="prob"))
     assert_same(got, Histogram.from_arrays(logit_of(prob), label))
 
 
@@ -129,7 +129,7 @@ def test_bins_are_equal_to_the_bit(score, lower, step):
     grid = Grid(lower=lower, upper=lower + 40 * step, step=step)
     score = np.array([*score, *grid.knots, *(grid.lower + np.arange(160) * grid.step / 4)])
     frame = {"id": np.arange(len(score)), "score": score, "label": np.zeros(len(score))}
-    cells = collect(frame, lambda table: grouped(table, Reading(("id",), grid=grid))).sort_by("context_0")
+    cells = collect(frame, lambda table: grouped(table, ColumnSpec(("id",), grid=grid))).sort_by("context_0")
     np.testing.assert_array_equal(cells["bin"].to_numpy(), bin_of(score, grid))
 
 
@@ -145,16 +145,16 @@ def test_a_literal_is_read_as_the_same_double(value):
 
 def test_folds_are_a_hash_that_numpy_repeats():
     table = rows()
-    got, _ = histogram_of(table, Reading(("device",), folds=5))
+    got, _ = histogram_of(table, ColumnSpec(("device",), folds=5))
     fold = fold_of(table["score"].to_numpy(), 5)
     assert_same(got, from_arrays(table, ("device",), fold=fold))
     assert np.bincount(fold).min() > 0.8 * len(table) / 5
-    assert_same(got.folded(), histogram_of(table, Reading(("device",)))[0])
+    assert_same(got.folded(), histogram_of(table, ColumnSpec(("device",)))[0])
 
 
 @pytest.mark.parametrize("column", ["position", "device"])
 def test_folds_by_a_column_keep_its_values_together(column):
-    got, _ = histogram_of(rows(), Reading((column,), folds=(3, column)))
+    got, _ = histogram_of(rows(), ColumnSpec((column,), folds=(3, column)))
     folds = [set(got.fold[got.group == group].tolist()) for group in range(got.groups)]
     assert all(len(fold) == 1 for fold in folds)
     assert len(set().union(*folds)) > 1
@@ -174,9 +174,9 @@ def bad_rows():
 def test_bad_rows_are_counted_by_kind_with_a_query_that_finds_them(tmp_path):
     path = tmp_path / "bad.parquet"
     bad_rows().to_parquet(path)
-    reading = Reading(("device",), weight="weight", missing="error")
+    spec = ColumnSpec(("device",), weight="weight", missing="error")
     with pytest.raises(InputError) as caught:
-        histogram_of(path, reading)
+        histogram_of(path, spec)
     text = str(caught.value)
     assert text.startswith(
         "rows: expected finite scores, labels in [0, 1], weights from 0 to 1e+100, no missing contexts, got 3 scores "
@@ -189,46 +189,46 @@ def test_bad_rows_are_counted_by_kind_with_a_query_that_finds_them(tmp_path):
 
 
 def test_bad_rows_are_left_out_when_asked_for():
-    reading = Reading(("device",), weight="weight", missing="error")
+    spec = ColumnSpec(("device",), weight="weight", missing="error")
     with pytest.warns(RowsDropped, match="left out of 8 rows: 3 scores"):
-        histogram, dropped = histogram_of(bad_rows(), reading, on_bad_rows="drop")
+        histogram, dropped = histogram_of(bad_rows(), spec, on_bad_rows="drop")
     assert (histogram.rows, sum(dropped.values())) == (1, 7)
 
 
 def test_a_missing_context_is_a_context_of_its_own_unless_refused():
     frame = bad_rows().iloc[[0, 7]]
-    assert histogram_of(frame, Reading(("device",)))[0].keys[0].tolist() == ["tv", None]
+    assert histogram_of(frame, ColumnSpec(("device",)))[0].keys[0].tolist() == ["tv", None]
 
 
 @pytest.mark.parametrize(
-    ("reading", "message"),
+    ("spec", "message"),
     [
-        (Reading(score="nope"), r"column nope: expected it in the table, got \['score', .*; name another"),
-        (Reading(label="device"), "column device: expected numbers, got string; convert it"),
-        (Reading(folds=500), "folds: expected a number from 1 to 127, got 500; try 5"),
-        (Reading(folds=(5, "weight")), "folds: expected integers or strings in weight, got float64; convert it"),
+        (ColumnSpec(score="nope"), r"column nope: expected it in the table, got \['score', .*; name another"),
+        (ColumnSpec(label="device"), "column device: expected numbers, got string; convert it"),
+        (ColumnSpec(folds=500), "folds: expected a number from 1 to 127, got 500; try 5"),
+        (ColumnSpec(folds=(5, "weight")), "folds: expected integers or strings in weight, got float64; convert it"),
     ],
 )
-def test_a_wrong_reading_is_refused(reading, message):
+def test_a_wrong_reading_is_refused(spec, message):
     with pytest.raises(InputError, match=message):
-        histogram_of(rows(n=10), reading)
+        histogram_of(rows(n=10), spec)
 
 
 def test_a_wrong_source_is_refused(tmp_path):
     with pytest.raises(
         InputError, match=r"table: expected Parquet files at '.*none.parquet', got none; check the path"
     ):
-        histogram_of(tmp_path / "none.parquet", Reading())
+        histogram_of(tmp_path / "none.parquet", ColumnSpec())
     with pytest.raises(InputError, match=r"table: expected an Ibis table, a Parquet path, .*, got int .*; convert it"):
-        histogram_of(3, Reading())
+        histogram_of(3, ColumnSpec())
     with pytest.raises(InputError, match='on_bad_rows: expected "error" or "drop", got \'skip\'; choose one'):
-        histogram_of(rows(n=10), Reading(), on_bad_rows="skip")
+        histogram_of(rows(n=10), ColumnSpec(), on_bad_rows="skip")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_expression_compiles_to_one_grouped_statement(dialect):
     table = ibis.table({"score": "float32", "label": "int8", "device": "string", "position": "int64"}, name="logs")
-    sql = ibis.to_sql(grouped(table, Reading(("device", "position"), folds=5)), dialect=dialect)
+    sql = ibis.to_sql(grouped(table, ColumnSpec(("device", "position"), folds=5)), dialect=dialect)
     tree = sqlglot.parse_one(sql, read=dialect)
     assert len(list(tree.find_all(sqlglot.exp.Group))) == 1
     assert not list(tree.find_all(sqlglot.exp.Join))
@@ -301,8 +301,8 @@ NAMES = ("weight", "fold", "weight_squared", "bin", "label", "logit", "count", "
 def test_a_context_may_have_any_name(name, weight):
     table = rows(n=400)
     columns = {"s": table["score"], "y": table["label"], "w": table["weight"], "context_1": table["device"]}
-    reading = Reading((name, "context_1"), score="s", label="y", weight=weight)
-    got, _ = histogram_of(columns | {name: table["position"]}, reading)
+    spec = ColumnSpec((name, "context_1"), score="s", label="y", weight=weight)
+    got, _ = histogram_of(columns | {name: table["position"]}, spec)
     want = from_arrays(table, ("position", "device"), None if weight is None else table["weight"])
     assert got.contexts == (name, "context_1")
     for mine, theirs in zip(got.keys, want.keys, strict=True):
@@ -321,40 +321,41 @@ def test_a_context_that_is_nan_is_missing():
     half = pa.array([None if row == 0 else value for row, value in enumerate(gaps.tolist())])  # one NULL, many NaN
     place = table.column_names.index("position")
     got = [
-        histogram_of(table.set_column(place, "position", column), Reading(("position",)))[0] for column in (nan, half)
+        histogram_of(table.set_column(place, "position", column), ColumnSpec(("position",)))[0]
+        for column in (nan, half)
     ]
-    want, _ = histogram_of(table.set_column(place, "position", null), Reading(("position",)))
+    want, _ = histogram_of(table.set_column(place, "position", null), ColumnSpec(("position",)))
     for histogram in got:
         assert_same(histogram, want)
     assert want.keys[0].tolist()[-1] is None
     with pytest.raises(InputError, match="no missing contexts, got 43 contexts that are NULL or NaN in 300 rows"):
-        histogram_of(table.set_column(place, "position", half), Reading(("position",), missing="error"))
+        histogram_of(table.set_column(place, "position", half), ColumnSpec(("position",), missing="error"))
 
 
 def test_a_fine_grid_has_bins_of_its_own():
     table, grid = rows(n=500), Grid(lower=-8, upper=8, step=16 / 10_000)
-    got, _ = histogram_of(table, Reading(grid=grid))
+    got, _ = histogram_of(table, ColumnSpec(grid=grid))
     assert_same(got, from_arrays(table, (), grid=grid))
     assert got.bin.max() > np.iinfo(np.int16).max
 
 
 def test_weights_have_limits():
     table = {"score": [0.1, 0.2, 0.3], "label": [0, 1, 1], "weight": [1.0, 5e-324, 2.0]}
-    got, _ = histogram_of(table, Reading(weight="weight"))
+    got, _ = histogram_of(table, ColumnSpec(weight="weight"))
     assert_same(got, Histogram.from_arrays(table["score"], table["label"], weight=table["weight"]))
     assert got.rows == 2
     with pytest.raises(InputError, match=r"got 1 weights that are NULL, negative or above 1e\+100 in 3 rows"):
-        histogram_of(table | {"weight": [1.0, 1e101, 2.0]}, Reading(weight="weight"))
+        histogram_of(table | {"weight": [1.0, 1e101, 2.0]}, ColumnSpec(weight="weight"))
 
 
 @pytest.mark.parametrize("time", [np.nan, np.inf, None])
 def test_times_that_are_none_are_counted_and_the_others_keep_theirs(time):
     frame = {"score": [0.1, 0.2, 0.3], "label": [0, 1, 1], "t": pa.array([0.0, 2.0, time])}
-    reading = Reading(half_life=("t", 1.0))
+    spec = ColumnSpec(half_life=("t", 1.0))
     with pytest.raises(InputError, match="got 1 times that are NULL, NaN or infinite in 3 rows"):
-        histogram_of(frame, reading)
+        histogram_of(frame, spec)
     with pytest.warns(RowsDropped):
-        got, _ = histogram_of(frame, reading, on_bad_rows="drop")
+        got, _ = histogram_of(frame, spec, on_bad_rows="drop")
     assert_same(got, Histogram.from_arrays([0.1, 0.2], [0, 1], weight=[0.25, 1.0]))
 
 
@@ -363,7 +364,7 @@ def test_scores_are_reported_on_their_scale():
     with pytest.raises(
         InputError, match=r"rows: expected scores in \[0, 1\], .* got 2 scores that are NULL or outside"
     ):
-        histogram_of(frame, Reading(scale="prob"))
+        histogram_of(frame, ColumnSpec(scale="prob"))
 
 
 @pytest.mark.filterwarnings("ignore:fetch_arrow_table")  # Ibis asks DuckDB by a name that DuckDB 2 deprecates
@@ -373,7 +374,7 @@ def test_the_query_for_bad_rows_reads_the_files(tmp_path):
     bad_rows().to_parquet(folder / "bad.parquet")
     bad_rows().to_parquet(folder / "no suffix")
     bad_rows().to_csv(folder / "bad.csv", index=False)
-    reading = Reading(weight="weight")
+    spec = ColumnSpec(weight="weight")
     for source in (
         folder,
         folder / "bad.parquet",
@@ -382,7 +383,7 @@ def test_the_query_for_bad_rows_reads_the_files(tmp_path):
         as_table(folder / "bad.parquet"),
         ibis.read_csv(folder / "bad.csv").mutate(more=1),
     ):
-        assert len(duckdb.connect().sql(sample_query(source, reading)).to_arrow_table()) == 6
+        assert len(duckdb.connect().sql(sample_query(source, spec)).to_arrow_table()) == 6
 
 
 @pytest.mark.parametrize("bad", ["score", "label", "weight", "rate"])
@@ -392,6 +393,6 @@ def test_nan_in_a_file_is_found(bad, tmp_path):
     columns |= {"weight": np.ones(3000), "rate": np.full(3000, 0.5)}
     columns[bad][::50] = np.nan
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
-    reading = Reading(weight="weight", negative_rate="rate")
+    spec = ColumnSpec(weight="weight", negative_rate="rate")
     with pytest.raises(InputError, match="got 60 "):
-        histogram_of(str(tmp_path / "log.parquet"), reading)
+        histogram_of(str(tmp_path / "log.parquet"), spec)

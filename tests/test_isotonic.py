@@ -44,7 +44,7 @@ def test_it_is_the_papers_function_equation_by_equation(grid):
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_values_and_gradients_are_those_of_the_listing(grid, dtype, tolerance):
-    layer = random_layer(1, grid=grid, revive=False).to(dtype)
+    layer = random_layer(1, grid=grid, leaky_gradient=False).to(dtype)
     x = inputs(1, grid, dtype=dtype).requires_grad_()
     upstream = torch.randn(x.shape, generator=torch.Generator().manual_seed(2)).to(dtype) / x.numel()
     ours = torch.autograd.grad((layer(x) * upstream).sum(), [x, layer.weight, layer.bias])
@@ -58,7 +58,7 @@ def test_values_and_gradients_are_those_of_the_listing(grid, dtype, tolerance):
 
 @pytest.mark.parametrize("shape", ["units", "batch"])
 def test_a_delta_is_added_before_the_constraint(shape):
-    layer, x = random_layer(3, grid=GRIDS[2], revive=False), inputs(3, GRIDS[2])
+    layer, x = random_layer(3, grid=GRIDS[2], leaky_gradient=False), inputs(3, GRIDS[2])
     size = (3, layer.grid.buckets) if shape == "units" else (len(x), 3, layer.grid.buckets)
     delta = torch.randn(size)
     z = listing(x, layer.weight + delta, layer.bias, -2, 3, 0.25)
@@ -67,8 +67,8 @@ def test_a_delta_is_added_before_the_constraint(shape):
 
 @given(seeds, st.sampled_from(["relu", "softplus"]), st.sampled_from(["clip", "extend"]))
 @settings(deadline=None, max_examples=40)
-def test_it_is_monotone_whatever_its_parameters(seed, constraint, beyond):
-    layer = random_layer(seed, grid=GRIDS[2], constraint=constraint, beyond=beyond, spread=3.0)
+def test_it_is_monotone_whatever_its_parameters(seed, constraint, extrapolation):
+    layer = random_layer(seed, grid=GRIDS[2], constraint=constraint, extrapolation=extrapolation, spread=3.0)
     x = inputs(seed, GRIDS[2], batch=300).sort(0).values
     z = layer(x)
     assert (z.diff(dim=0) >= -1e-5).all()
@@ -99,7 +99,7 @@ def test_init_is_the_slope_at_the_start(init, constraint):
 def test_every_option_changes_the_result():
     x = torch.tensor([-30.0, -1.3, 0.4, 20.0])
     reference = random_layer(5, units=1)(x)
-    for options in ({"constraint": "softplus"}, {"constraint": None}, {"beyond": "extend"}, {"bias": False}):
+    for options in ({"constraint": "softplus"}, {"constraint": None}, {"extrapolation": "extend"}, {"bias": False}):
         layer = IsotonicLayer(1, **options)
         state = {k: v for k, v in random_layer(5, units=1).state_dict().items() if k in layer.state_dict()}
         layer.load_state_dict(state)
@@ -108,7 +108,7 @@ def test_every_option_changes_the_result():
 
 def test_clipping_ties_and_extension_does_not():
     x = torch.tensor([-40.0, -30.0, 9.0, 12.0])
-    clipped, extended = IsotonicLayer()(x)[:, 0], IsotonicLayer(beyond="extend")(x)[:, 0]
+    clipped, extended = IsotonicLayer()(x)[:, 0], IsotonicLayer(extrapolation="extend")(x)[:, 0]
     torch.testing.assert_close(clipped, torch.tensor([-17.0, -17.0, 8.0, 8.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(extended, x, atol=1e-5, rtol=0)
 
@@ -126,11 +126,11 @@ def test_one_column_serves_every_unit():
     torch.testing.assert_close(layer(x), layer(x.expand(-1, 3)))
 
 
-@pytest.mark.parametrize("beyond", ["clip", "extend"])
-def test_the_inverse_undoes_the_layer(beyond):
-    layer = random_layer(8, constraint="softplus", beyond=beyond, grid=Grid(-4, 4, 0.5)).double()
+@pytest.mark.parametrize("extrapolation", ["clip", "extend"])
+def test_the_inverse_undoes_the_layer(extrapolation):
+    layer = random_layer(8, constraint="softplus", extrapolation=extrapolation, grid=Grid(-4, 4, 0.5)).double()
     x = inputs(8, layer.grid, dtype=torch.float64)
-    expected = x if beyond == "extend" else x.clamp(-4, 4)
+    expected = x if extrapolation == "extend" else x.clamp(-4, 4)
     torch.testing.assert_close(layer.inverse(layer(x)), expected, atol=1e-9, rtol=0)
 
 
@@ -155,9 +155,9 @@ def test_a_dead_slope_comes_back_only_when_revived():
     x = torch.linspace(-3, 3, 400)
     target = torch.sigmoid(2 * x)
 
-    def loss_after_training(revive):
+    def loss_after_training(leaky_gradient):
         torch.manual_seed(0)
-        layer = IsotonicLayer(grid=Grid(-3, 3, 0.5), init=-0.5, revive=revive)
+        layer = IsotonicLayer(grid=Grid(-3, 3, 0.5), init=-0.5, leaky_gradient=leaky_gradient)
         optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
         for _ in range(400):
             loss = torch.nn.functional.binary_cross_entropy(layer.prob(x)[:, 0], target)
@@ -173,7 +173,7 @@ def test_a_dead_slope_comes_back_only_when_revived():
 
 def test_reviving_changes_the_gradient_of_dead_slopes_that_should_grow_and_nothing_else():
     grid = Grid(0, 4, 1)
-    plain, reviving = (IsotonicLayer(grid=grid, revive=revive) for revive in (False, True))
+    plain, reviving = (IsotonicLayer(grid=grid, leaky_gradient=leaky_gradient) for leaky_gradient in (False, True))
     weight = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0]])
     for layer in (plain, reviving):
         layer.weight.data.copy_(weight)
@@ -192,10 +192,10 @@ def test_reviving_changes_the_gradient_of_dead_slopes_that_should_grow_and_nothi
 
 
 @pytest.mark.parametrize("constraint", ["relu", "softplus", None])
-@pytest.mark.parametrize("beyond", ["clip", "extend"])
-def test_compiled_and_exported_it_is_the_same_function(constraint, beyond):
+@pytest.mark.parametrize("extrapolation", ["clip", "extend"])
+def test_compiled_and_exported_it_is_the_same_function(constraint, extrapolation):
     torch._dynamo.reset()
-    layer = random_layer(11, constraint=constraint, beyond=beyond)
+    layer = random_layer(11, constraint=constraint, extrapolation=extrapolation)
     x = inputs(11, Grid(), batch=33)
     x[0, 0] = math.inf
     x[1, 1] = math.nan
@@ -207,7 +207,7 @@ def test_compiled_and_exported_it_is_the_same_function(constraint, beyond):
 
 def test_compiled_gradients_are_the_same():
     torch._dynamo.reset()
-    layer, x = random_layer(12, revive=False), inputs(12, Grid(), batch=65).requires_grad_()
+    layer, x = random_layer(12, leaky_gradient=False), inputs(12, Grid(), batch=65).requires_grad_()
     compiled = torch.compile(layer, fullgraph=True)
     for parameter in (x, layer.weight, layer.bias):
         ours = torch.autograd.grad(layer(x).square().mean(), parameter)[0]
@@ -217,7 +217,7 @@ def test_compiled_gradients_are_the_same():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_onnx_gives_the_same_logits(tmp_path):
-    layer, x = random_layer(13, beyond="extend").eval(), inputs(13, Grid(), batch=50)
+    layer, x = random_layer(13, extrapolation="extend").eval(), inputs(13, Grid(), batch=50)
     path = tmp_path / "layer.onnx"
     torch.onnx.export(layer, (x,), path, dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False)
     session = onnxruntime.InferenceSession(path)
@@ -283,8 +283,8 @@ def test_its_cost_does_not_hold_a_tensor_of_buckets():
         ),
         (lambda: IsotonicLayer(init=math.nan), "init: expected a finite number, got nan; 1.0 starts at the identity"),
         (
-            lambda: IsotonicLayer(beyond="wrap"),
-            "beyond: expected 'clip' or 'extend', got 'wrap'; 'clip' is the paper's",
+            lambda: IsotonicLayer(extrapolation="wrap"),
+            "extrapolation: expected 'clip' or 'extend', got 'wrap'; 'clip' is the paper's",
         ),
         (
             lambda: IsotonicLayer(2)(torch.zeros(5, 3)),

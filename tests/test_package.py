@@ -22,7 +22,12 @@ def modules():
 
 def test_rooms_import_downwards_only():
     """The layers of ``pyproject.toml`` hold, imports inside functions included."""
-    result = subprocess.run(["lint-imports", "--no-cache"], cwd=SOURCE.parents[1], capture_output=True, text=True)
+    result = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=SOURCE.parents[1],
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stdout
 
 

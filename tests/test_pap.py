@@ -9,7 +9,7 @@ from torch import nn
 
 from isolayer import InputError, metrics, parameter_groups, simulate
 from isolayer.debias import DualHead
-from isolayer.debias.pap import PositionAction
+from isolayer.debias.pap import PositionPredictor
 
 CONTEXTS = {"position": 10, "device": 3}
 
@@ -52,8 +52,8 @@ def trained(feed):
     return {
         "alone": fit(dual_head(**free), log),
         "joint": fit(dual_head(), log),
-        "pooled": fit(PositionAction(dual_head(**free), tower(), width=32), log),
-        "by relevance": fit(PositionAction(dual_head(**free), tower(1), width=32, given="relevance"), log),
+        "pooled": fit(PositionPredictor(dual_head(**free), tower(), width=32), log),
+        "by relevance": fit(PositionPredictor(dual_head(**free), tower(1), width=32, given="relevance"), log),
     }
 
 
@@ -85,7 +85,7 @@ def test_pooling_is_the_obvious_sum():
     model = dual_head(tasks=("click", "skip"), decreasing=("skip",))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
-    pap = PositionAction(model, tower(), width=32)
+    pap = PositionPredictor(model, tower(), width=32)
     x = torch.randn(7, 12)
     served = pap.serving()(x)
     share = torch.softmax(pap.predict(pap.tower(x)), dim=1)
@@ -101,7 +101,7 @@ def test_pooling_is_the_obvious_sum():
 
 
 def test_serving_takes_features_alone_and_is_a_copy():
-    pap = PositionAction(dual_head(), tower(), width=32)
+    pap = PositionPredictor(dual_head(), tower(), width=32)
     serving = pap.serving()
     x = torch.randn(3, 12)
     before = serving(x)
@@ -118,8 +118,8 @@ def test_serving_takes_features_alone_and_is_a_copy():
 
 def test_loss_adds_the_tower_s_and_unknown_contexts_do_not_count():
     torch.manual_seed(0)
-    pap = PositionAction(dual_head(), tower(), width=32)
-    heavier = PositionAction(pap.model, pap.tower, width=32, gamma=3.0)
+    pap = PositionPredictor(dual_head(), tower(), width=32)
+    heavier = PositionPredictor(pap.model, pap.tower, width=32, gamma=3.0)
     heavier.predict = pap.predict
     x, label = torch.randn(6, 12), {"click": torch.tensor([1.0, 0, 0, 1, 0, 1])}
     context = {"position": torch.tensor([0, 3, 9, 2, -1, 4]), "device": torch.tensor([0, 1, 2, 0, 1, -1])}
@@ -139,7 +139,7 @@ def test_loss_adds_the_tower_s_and_unknown_contexts_do_not_count():
 
 
 def test_gradients_of_the_tower_s_loss_stay_in_the_tower():
-    pap = PositionAction(dual_head(), tower(1), width=32, given="relevance")
+    pap = PositionPredictor(dual_head(), tower(1), width=32, given="relevance")
     alone = copy.deepcopy(pap.model)
     x, label = torch.randn(6, 12), {"click": torch.ones(6)}
     context = {name: torch.zeros(6, dtype=torch.long) for name in CONTEXTS}
@@ -169,5 +169,5 @@ def test_gradients_of_the_tower_s_loss_stay_in_the_tower():
 )
 def test_mistakes_are_named(model, options, message):
     with pytest.raises(InputError) as error:
-        PositionAction(dual_head(**model), tower(), width=32, **options)
+        PositionPredictor(dual_head(**model), tower(), width=32, **options)
     assert str(error.value) == message

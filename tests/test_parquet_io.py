@@ -15,7 +15,7 @@ from isolayer.curves.curves import Curves, evaluate, prob_of
 from isolayer.curves.parquet_io import load_curves, load_histogram, save_curves, save_histogram
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
-from isolayer.tables.histogram_query import Reading, histogram_of
+from isolayer.tables.histogram_query import ColumnSpec, histogram_of
 
 
 def histogram(seed=0, missing=False, fold=None):
@@ -45,7 +45,9 @@ def test_curves_come_back_to_the_bit(contexts, missing, tmp_path):
     assert (again.scale, again.settings) == ("prob", curves.settings)
     data = questions("prob", missing=missing)
     context = {name: data[name] for name in contexts} or None
-    np.testing.assert_array_equal(again.predict(data["score"], context), curves.predict(data["score"], context))
+    np.testing.assert_array_equal(
+        again.predict_proba(data["score"], context), curves.predict_proba(data["score"], context)
+    )
 
 
 def test_booleans_and_a_last_column_that_is_missing_everywhere_come_back(tmp_path):
@@ -154,9 +156,9 @@ def test_a_context_called_as_a_column_is_refused(tmp_path):
 
 def test_a_fingerprint_names_the_data_not_the_engine():
     data = columns()
-    there, _ = histogram_of(data, Reading(("device", "position"), grid=GRID))
+    there, _ = histogram_of(data, ColumnSpec(("device", "position"), grid=GRID))
     assert there.fingerprint() == histogram().fingerprint()
     assert there.fingerprint() != histogram(seed=1).fingerprint()
     data["label"][0] = 1 - data["label"][0]
-    other, _ = histogram_of(data, Reading(("device", "position"), grid=GRID))
+    other, _ = histogram_of(data, ColumnSpec(("device", "position"), grid=GRID))
     assert there.fingerprint() != other.fingerprint()

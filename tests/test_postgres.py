@@ -15,7 +15,7 @@ from curve_examples import GRID, columns, fitted, questions
 
 from isolayer.fitting.histogram import Histogram
 from isolayer.tables.apply import to_sql
-from isolayer.tables.histogram_query import Reading, fold_of, grouped
+from isolayer.tables.histogram_query import ColumnSpec, fold_of, grouped
 
 TYPES = {
     "score": "double precision",
@@ -73,7 +73,7 @@ def load(ask, name, rows):
 def test_postgres_sums_what_numpy_sums(postgres, missing):
     data = columns(missing=missing)
     load(postgres, "logs", data)
-    reading = Reading(("device", "position"), grid=GRID, folds=5)
+    reading = ColumnSpec(("device", "position"), grid=GRID, folds=5)
     answer = postgres(ibis.to_sql(grouped(ibis.table(IBIS_TYPES, name="logs"), reading), dialect="postgres"))
     context = {name: data[name] for name in reading.contexts}
     want = Histogram.from_arrays(data["score"], data["label"], context, fold=fold_of(data["score"], 5), grid=GRID)
@@ -97,5 +97,5 @@ def test_postgres_gives_the_probabilities_of_numpy(postgres, scale, missing):
         f"SELECT id, calibrated_prob FROM ({to_sql(curves, 'postgres', table='questions', keep=['id'])}) AS q"
     )
     got = {int(row[0]): float(row[1]) for row in answer}
-    expected = curves.predict(data["score"], {name: data[name] for name in curves.contexts})
+    expected = curves.predict_proba(data["score"], {name: data[name] for name in curves.contexts})
     np.testing.assert_allclose([got[i] for i in data["id"].tolist()], expected, rtol=0, atol=1e-9)

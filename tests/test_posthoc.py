@@ -35,7 +35,7 @@ def test_it_serves_the_curves_that_the_exact_fit_gives():
     logit = Towers()(x).double().numpy()
     for task in range(2):
         histogram = Histogram.from_arrays(logit[:, task], label[:, task].double().numpy(), columns, grid=GRID)
-        expected = Curves.from_histogram(histogram).decision(logit[:, task], columns)
+        expected = Curves.from_histogram(histogram).decision_function(logit[:, task], columns)
         np.testing.assert_allclose(calibrated(x, context)[:, task].detach().numpy(), expected, atol=2e-5)
 
 
@@ -71,7 +71,7 @@ def test_an_unknown_context_is_served_by_the_next_coarser_curve():
         {name: ids.numpy() for name, ids in context.items()},
         grid=GRID,
     )
-    expected = Curves.from_histogram(histogram).decision(Towers()(x)[:, 0].double().numpy(), columns)
+    expected = Curves.from_histogram(histogram).decision_function(Towers()(x)[:, 0].double().numpy(), columns)
     for unknown in (-1, 99):
         served = calibrated(x, context | {"position": torch.full((len(x),), unknown)})[:, 0]
         np.testing.assert_allclose(served.detach().numpy(), expected, atol=2e-5)

@@ -82,7 +82,7 @@ def numbers_in(thing):
 
 
 def test_headline_figures_are_those_of_the_metrics(log, curves, found):
-    before, after = prob_of(log["score"]), curves.predict(log["score"], log)
+    before, after = prob_of(log["score"]), curves.predict_proba(log["score"], log)
     by_name = {figure.name: figure for figure in found.figures}
     oracles = {
         "Log loss": metrics.log_loss,
@@ -150,7 +150,7 @@ def test_weight_two_is_the_row_twice(seed, rows):
 def test_contexts_are_those_of_the_metrics_and_the_worst_come_first(log, curves, found):
     table = found.tables[0]
     oracle = metrics.observed_over_expected(
-        curves.predict(log["score"], log), log["label"], {name: log[name] for name in CONTEXTS}
+        curves.predict_proba(log["score"], log), log["label"], {name: log[name] for name in CONTEXTS}
     )
     place = {
         key: row for row, key in enumerate(zip(*(column.tolist() for column in oracle.context.values()), strict=True))
@@ -201,7 +201,7 @@ def test_dots_are_rates_of_rows_in_order_of_score(log, curves, found):
 
 
 def test_days_are_those_of_the_metrics(log, curves, found):
-    oracle = metrics.daily_scores(curves.predict(log["score"], log), log["label"], log["when"])
+    oracle = metrics.daily_scores(curves.predict_proba(log["score"], log), log["label"], log["when"])
     assert_array_equal(found.daily.day, oracle.day)
     assert_allclose(found.daily.after, oracle.mean_prob)
     assert_allclose(found.daily.rate, oracle.mean_label)
@@ -450,7 +450,7 @@ def test_every_chart_is_valid_and_draws(found):
 
 
 def test_notebook_charts_draw_what_they_are_given(log, curves, tmp_path):
-    before, after = prob_of(log["score"]), curves.predict(log["score"], log)
+    before, after = prob_of(log["score"]), curves.predict_proba(log["score"], log)
     assert "raw" in drawn(report.plot_reliability({"raw": before, "calibrated": after}, log["label"]))
     whole = drawn(report.plot_reliability(before, log["label"]))
     assert whole != drawn(report.plot_reliability(before, log["label"], bins=5))

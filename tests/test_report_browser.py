@@ -225,7 +225,7 @@ def test_curves_on_the_page_are_the_curves(opened):
     for score, cell in zip(raw, cells, strict=True):
         if cell != "–":
             prob = float(score.rstrip("%")) / 100
-            expected = curves.predict([np.log(prob / (1 - prob))])[0]
+            expected = curves.predict_proba([np.log(prob / (1 - prob))])[0]
             assert float(cell.split("%")[0]) / 100 == pytest.approx(expected, rel=0.01)
             checked += 1
     assert checked >= 2

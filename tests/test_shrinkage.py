@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isolayer.fitting.banded import factorise, gram, inverse_bands
-from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.hierarchy import fit_levels
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.shrinkage import FIRST_GUESS, Strength, choose, penalty, terms
@@ -33,7 +33,7 @@ def draw(seed, *, contexts=60, rows=2000, level=4.0, slope=5.0):
 
 def choice(seed, *, share=False, **kinds):
     logit, label, context, _ = draw(seed, **kinds)
-    cells = Cells.of(Histogram.from_arrays(logit, label, {"c": context}, grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays(logit, label, {"c": context}, grid=GRID))
     parent = np.repeat(KNOTS[:, None], cells.contexts, axis=1)
     return choose(cells, parent, anchor=GRID.buckets // 2, step=GRID.step, share=share)
 
@@ -56,7 +56,7 @@ def test_what_contexts_share_is_found():
     rng = np.random.default_rng(5)
     shared = 0.8 * np.tanh(logit + 1)
     label = (rng.random(len(logit)) < sigmoid(truth + shared)).astype(float)
-    cells = Cells.of(Histogram.from_arrays(logit, label, {"c": context}, grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays(logit, label, {"c": context}, grid=GRID))
     found = choose(cells, np.repeat(KNOTS[:, None], 60, 1), anchor=GRID.buckets // 2, step=GRID.step, share=True).shared
     inside = (KNOTS > -3.5) & (KNOTS < 1.5)
     assert np.abs(found - 0.8 * np.tanh(KNOTS + 1))[inside].max() < 0.25

@@ -10,7 +10,7 @@ from scipy.optimize import LinearConstraint, minimize
 from sklearn.isotonic import IsotonicRegression
 
 from isolayer.fitting.banded import Bands
-from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.shrinkage import Strength, penalty
 from isolayer.fitting.solver import TOLERANCE, NotConverged, fit
@@ -49,7 +49,7 @@ def on_knots(seed, n=400):
 @pytest.mark.parametrize("seed", range(5))
 def test_without_smoothing_it_is_pava(seed):
     logit, label, weight = on_knots(seed)
-    cells = Cells.of(Histogram.from_arrays(logit, label, weight=weight, grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays(logit, label, weight=weight, grid=GRID))
     ours = sigmoid(fit(cells, KNOTS[:, None], NONE, floor=0.0, step=GRID.step).values[:, 0])
     pava = IsotonicRegression().fit(logit, label, sample_weight=weight).predict(KNOTS)
     np.testing.assert_allclose(ours, pava, atol=1e-4)
@@ -57,7 +57,7 @@ def test_without_smoothing_it_is_pava(seed):
 
 def test_pava_with_a_pure_class_at_either_end():
     logit, label = np.repeat(KNOTS, 20), np.repeat(np.linspace(-0.2, 1.2, len(KNOTS)).clip(0, 1), 20)
-    cells = Cells.of(Histogram.from_arrays(logit, label, grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays(logit, label, grid=GRID))
     ours = sigmoid(fit(cells, KNOTS[:, None], NONE, floor=0.0, step=GRID.step).values[:, 0])
     np.testing.assert_allclose(ours, label[::20], atol=1e-4)
 
@@ -67,7 +67,7 @@ def test_pava_with_a_pure_class_at_either_end():
 def test_the_free_optimum_is_that_of_lbfgs(seed, strength):
     rng = np.random.default_rng(seed)
     logit = rng.normal(size=300)
-    cells = Cells.of(Histogram.from_arrays(logit, rng.random(300) < sigmoid(2 * logit), grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays(logit, rng.random(300) < sigmoid(2 * logit), grid=GRID))
     prior = penalty(strength, 4, GRID)
     ours = fit(cells, KNOTS[:, None], prior, floor=-1e9, step=GRID.step).values[:, 0]
     theirs = minimize(objective, KNOTS, (cells, KNOTS, prior), jac=gradient, method="L-BFGS-B", tol=1e-14)
@@ -82,7 +82,7 @@ def test_knots_without_rows_are_where_the_prior_wants_them(strength, centre):
     rng, wide = np.random.default_rng(1), Grid(lower=-6, upper=6, step=0.5)
     knots = wide.knots[1:]
     logit, context = rng.normal(centre, 0.6, 400), rng.integers(0, 3, 400)
-    cells = Cells.of(Histogram.from_arrays(logit, rng.random(400) < 0.3, {"c": context}, grid=wide))
+    cells = BinnedRows.of(Histogram.from_arrays(logit, rng.random(400) < 0.3, {"c": context}, grid=wide))
     prior = penalty(strength, 3, wide)
     result = fit(cells, knots[:, None], prior, floor=-1e9, step=wide.step)
     slope, hessian = cells.derivatives(result.values)
@@ -96,14 +96,14 @@ def test_cells_of_one_spot_stand_in_one_column():
     rows = Histogram.from_arrays(
         [0.05, 0.2, 0.3, 0.45, 1.2, 0.1], [0, 1, 1, 0, 1, 1], {"c": [0, 0, 0, 0, 0, 1]}, grid=GRID
     )
-    cells = Cells.of(rows)
+    cells = BinnedRows.of(rows)
     assert cells.context.tolist() == [0, 0, 1]
     assert cells.weight.sum() == 6
     np.testing.assert_allclose(cells.total, [5, 1])
     np.testing.assert_allclose(cells.spread(cells.weight).sum(0), [5, 1])
     at = KNOTS[cells.left] + GRID.step * cells.fraction
     np.testing.assert_allclose(np.sort(at[cells.weight > 0]), [0.05, 0.1, 0.2, 0.3, 0.45, 1.2])
-    alone = Cells.sampled(rows, np.array([False, True]))
+    alone = BinnedRows.sampled(rows, np.array([False, True]))
     np.testing.assert_allclose(alone.spread(alone.positive), cells.spread(cells.positive)[:, 1:])
 
 
@@ -111,7 +111,9 @@ def test_cells_of_one_spot_stand_in_one_column():
 def test_the_constrained_optimum_is_that_of_trust_constr(seed):
     rng = np.random.default_rng(seed)
     logit = rng.normal(size=200)
-    cells = Cells.of(Histogram.from_arrays(logit, rng.random(200) < sigmoid(-logit), grid=GRID))  # the wrong way round
+    cells = BinnedRows.of(
+        Histogram.from_arrays(logit, rng.random(200) < sigmoid(-logit), grid=GRID)
+    )  # the wrong way round
     prior, least = penalty(Strength(0.5, 0.05, 0.01), 4, GRID), 0.1 * GRID.step
     ours = fit(cells, KNOTS[:, None], prior, floor=0.1, step=GRID.step).values[:, 0]
     rises = LinearConstraint(np.diff(np.eye(len(KNOTS)), axis=0), lb=least)
@@ -136,7 +138,9 @@ def test_every_fit_converges_and_increases(strength, seed, n, floor):
     logit, label = rng.normal(size=n) * 4, rng.random(n) < rng.random()
     histogram = Histogram.from_arrays(logit, label, {"c": rng.integers(0, 5, n)}, rng.lognormal(0, 2, n), grid=GRID)
     prior = penalty(strength, 4, GRID)
-    result = fit(Cells.of(histogram), KNOTS[:, None], prior, floor=floor, step=GRID.step)  # a warning would be an error
+    result = fit(
+        BinnedRows.of(histogram), KNOTS[:, None], prior, floor=floor, step=GRID.step
+    )  # a warning would be an error
     assert result.residual.max() <= TOLERANCE < 1e-6
     assert (np.diff(result.values, axis=0) >= floor * GRID.step - 1e-12).all()
 
@@ -149,9 +153,11 @@ def test_contexts_together_are_contexts_alone(seed):
         rng.normal(size=200), rng.random(200) < 0.3, {"c": rng.integers(0, 4, 200)}, grid=GRID
     )
     prior = penalty(Strength(1, 0.1, 0.01), 4, GRID)
-    together = fit(Cells.of(histogram), KNOTS[:, None], prior, floor=1e-3, step=GRID.step).values
+    together = fit(BinnedRows.of(histogram), KNOTS[:, None], prior, floor=1e-3, step=GRID.step).values
     for context in range(4):
-        alone = fit(Cells.of(histogram, context, context + 1), KNOTS[:, None], prior, floor=1e-3, step=GRID.step).values
+        alone = fit(
+            BinnedRows.of(histogram, context, context + 1), KNOTS[:, None], prior, floor=1e-3, step=GRID.step
+        ).values
         np.testing.assert_allclose(together[:, context], alone[:, 0], atol=1e-5)
 
 
@@ -159,19 +165,21 @@ def test_soft_labels_are_shares_of_rows():
     soft = Histogram.from_arrays([0.1, 1.0], [0.25, 0.75], weight=[4, 4], grid=GRID)
     hard = Histogram.from_arrays([0.1] * 4 + [1.0] * 4, [0, 0, 0, 1, 1, 1, 1, 0], grid=GRID)
     prior = penalty(Strength(1, 1, 1), 4, GRID)
-    one, two = (fit(Cells.of(rows), KNOTS[:, None], prior, floor=0, step=GRID.step).values for rows in (soft, hard))
+    one, two = (
+        fit(BinnedRows.of(rows), KNOTS[:, None], prior, floor=0, step=GRID.step).values for rows in (soft, hard)
+    )
     np.testing.assert_allclose(one, two, atol=1e-9)
 
 
 def test_rows_outside_the_grid_read_the_curve_with_slope_one():
-    cells = Cells.of(Histogram.from_arrays([-5.0, 6.0], [0, 1], grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays([-5.0, 6.0], [0, 1], grid=GRID))
     values = np.linspace(0, 8, len(KNOTS))[:, None]
     np.testing.assert_allclose(cells.read(values), [[0 - 3, 8 + 4]])
 
 
 def test_derivatives_are_those_of_the_loss():
     rng = np.random.default_rng(0)
-    cells = Cells.of(Histogram.from_arrays(rng.normal(size=50) * 2, rng.random(50) < 0.4, grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays(rng.normal(size=50) * 2, rng.random(50) < 0.4, grid=GRID))
     flat = Bands(*(np.zeros((len(KNOTS) - k, 1)) for k in range(3)))
     slope, hessian = cells.derivatives(KNOTS[:, None])
     tiny = 1e-5 * np.eye(len(KNOTS))
@@ -186,6 +194,6 @@ def test_derivatives_are_those_of_the_loss():
 
 def test_what_does_not_converge_says_so(monkeypatch):
     monkeypatch.setattr("isolayer.fitting.solver._STEPS", 1)
-    cells = Cells.of(Histogram.from_arrays([0.0, 1.0], [1, 0], grid=GRID))
+    cells = BinnedRows.of(Histogram.from_arrays([0.0, 1.0], [1, 0], grid=GRID))
     with pytest.warns(NotConverged, match="1 of 1 contexts did not converge: the largest residual is"):
         fit(cells, KNOTS[:, None], NONE, floor=0, step=GRID.step)

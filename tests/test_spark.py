@@ -14,7 +14,7 @@ from isolayer.curves.curves import Curves
 from isolayer.fitting.histogram import Histogram
 from isolayer.metrics import BinSums, SegmentSums, Sums
 from isolayer.tables.apply import apply_table, to_sql
-from isolayer.tables.histogram_query import Reading, fold_of, histogram_of
+from isolayer.tables.histogram_query import ColumnSpec, fold_of, histogram_of
 
 pytestmark = [
     pytest.mark.skipif(
@@ -62,7 +62,7 @@ def in_spark(backend, spark, data, path):
 def test_spark_sums_what_numpy_sums(backend, spark, tmp_path):
     data = columns(missing=True)
     table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
-    got, _ = histogram_of(table, Reading(("device", "position"), grid=GRID, folds=5))
+    got, _ = histogram_of(table, ColumnSpec(("device", "position"), grid=GRID, folds=5))
     context = {name: data[name] for name in ("device", "position")}
     fold = fold_of(data["score"], 5)
     want = Histogram.from_arrays(data["score"], data["label"], context, fold=fold, grid=GRID)
@@ -90,14 +90,14 @@ def test_spark_counts_bad_rows(backend, spark, tmp_path):
     data["score"][:3] = np.nan
     data["label"][5] = 7.0
     table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
-    _, dropped = histogram_of(table, Reading(), on_bad_rows="drop")
+    _, dropped = histogram_of(table, ColumnSpec(), on_bad_rows="drop")
     assert sorted(dropped.values()) == [1, 3]
 
 
 @pytest.mark.parametrize(("scale", "missing"), [("logit", False), ("prob", True)])
 def test_spark_duckdb_and_numpy_agree(backend, spark, tmp_path, scale, missing):
     curves, data = fitted(scale=scale, missing=missing), questions(scale, missing=missing)
-    expected = curves.predict(data["score"], {name: data[name] for name in curves.contexts})
+    expected = curves.predict_proba(data["score"], {name: data[name] for name in curves.contexts})
     table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
     lazily = apply_table(curves, table).to_pyarrow().sort_by("id")["calibrated_prob"].to_numpy()
     np.testing.assert_allclose(lazily, expected, rtol=0, atol=1e-9)

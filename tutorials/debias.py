@@ -56,4 +56,4 @@ assert debiased > naive + 0.05
 # %%
 curves = dual.curves()
 place = {"task": ["click", "click"], "position": [0, 9], "device": [0, 0]}
-print(curves.predict([0.0, 0.0], place).round(3))
+print(curves.predict_proba([0.0, 0.0], place).round(3))

@@ -59,7 +59,7 @@ calibrator.curves_.save(folder / "curves.parquet")
 curves = Curves.load(folder / "curves.parquet")
 curves.to_onnx(folder / "curves.onnx")
 print(curves.to_sql("duckdb")[:60], "...")
-print(curves.predict([0.3, 0.3, 0.3], {"surface": ["feed", "push", "never seen"]}).round(3))
+print(curves.predict_proba([0.3, 0.3, 0.3], {"surface": ["feed", "push", "never seen"]}).round(3))
 
 # %% [markdown]
 # ## Look

@@ -3,8 +3,9 @@
 Names are imported when first used, so that ``import isolayer`` is quick and asks for no extra.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from isolayer.errors import need
 
 _HOME = {
     "ContextIsotonicLayer": "nn.context",
@@ -56,9 +57,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(f"isolayer.{_HOME[name]}"), name)
+        return getattr(need(f"isolayer.{_HOME[name]}"), name)
     if name in ("debias", "metrics", "policy", "simulate"):
-        return import_module(f"isolayer.{name}")
+        return need(f"isolayer.{name}")
     raise AttributeError(f"module 'isolayer' has no attribute {name!r}")
 
 

@@ -1,6 +1,6 @@
 """IsotonicCalibrator: the scikit-learn contract over histogram, solver and curves.
 
-What an estimator must know is here: reading frames and arrays, labels, weights, forgetting. The fit itself is
+What an estimator must know is here: spec frames and arrays, labels, weights, forgetting. The fit itself is
 :meth:`isolayer.curves.curves.Curves.from_histogram`, evaluation is :class:`isolayer.curves.curves.Curves`.
 """
 
@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 )
 
 from isolayer.curves.curves import Curves, Scale, logit_of
-from isolayer.errors import InputError, need
+from isolayer.errors import InputError, offered
 from isolayer.fitting.categories import context_names
 from isolayer.fitting.frames import column, column_names, numbers, refuse_missing, shares, times
 from isolayer.fitting.hierarchy import Shrinkage
@@ -164,14 +164,13 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
                 warning; ``dropped_rows_`` says how many of each kind.
         """
         self._check_settings()
-        need("ibis", "data")
-        from isolayer.tables.histogram_query import Reading, histogram_of
+        from isolayer.tables.histogram_query import ColumnSpec, histogram_of
 
         if self.half_life is not None and not isinstance(self.half_life, tuple):
             raise InputError(
                 f"half_life: expected a time column and a length, got {self.half_life} rows; a table has no order"
             )
-        reading = Reading(
+        spec = ColumnSpec(
             tuple(self.contexts),
             score,
             label,
@@ -182,7 +181,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             negative_rate=self.negative_rate,
             half_life=self.half_life,
         )
-        histogram, self.dropped_rows_ = histogram_of(table, reading, on_bad_rows=on_bad_rows)
+        histogram, self.dropped_rows_ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
         if histogram.rows == 0:
             raise InputError("table: expected at least one row that weighs something, got no rows; check what made it")
         _refuse_one_class(histogram)
@@ -197,14 +196,14 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         """Probability of each class, shape ``[n, 2]``, strictly inside (0, 1)."""
         check_is_fitted(self, "curves_")
         rows = self._rows(X, reset=False)
-        positive = self._curves_on_logits.predict(rows.logit, rows.context)
+        positive = self._curves_on_logits.predict_proba(rows.logit, rows.context)
         return np.column_stack([1 - positive, positive])
 
     def decision_function(self, X: Any) -> Floats:
         """Calibrated logit of the positive class, shape ``[n]``."""
         check_is_fitted(self, "curves_")
         rows = self._rows(X, reset=False)
-        return self._curves_on_logits.decision(rows.logit, rows.context)
+        return self._curves_on_logits.decision_function(rows.logit, rows.context)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class of each row, shape ``[n]``."""
@@ -229,9 +228,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
         """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others."""
         check_is_fitted(self, "curves_")
-        from isolayer.report import write_fitted
-
-        return write_fitted(path, self.histogram_, self.curves_, title=title)
+        return Path(offered("write_fitted")(path, self.histogram_, self.curves_, title=title))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

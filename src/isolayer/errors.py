@@ -1,15 +1,52 @@
-"""The two errors this package raises on purpose, and how an optional dependency is imported.
+"""The two errors this package raises on purpose, and the two ways in which a name is imported on demand.
 
     ValueError
       InputError      what the caller gave cannot be used; the text says the rule, the value and what to do
     ImportError
       MissingExtra    an optional dependency is absent; the text is the pip command that adds it
 
+    need(module)      imports a module, and turns whatever optional package is missing, however deep, into MissingExtra
+    offered(name)     what a lower room offers of a higher one, such as ``Curves.to_layer``: the one list of these
+
 Nothing else belongs here.
 """
 
 from importlib import import_module
 from typing import Any
+
+# The extra that brings each optional package, by the name it is imported under.
+EXTRA_OF = {
+    "torch": "torch",
+    "ibis": "data",
+    "duckdb": "data",
+    "sqlglot": "data",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "altair": "report",
+    "vl_convert": "report",
+    "lightning": "train",
+    "safetensors": "train",
+    "torchrec": "torchrec",
+    "fbgemm_gpu": "torchrec",
+    "typer": "cli",
+    "rich": "cli",
+}
+
+# What methods of lower rooms offer of higher ones, and where it is. Nothing else may reach upwards.
+_OFFERED = {
+    "apply_table": "isolayer.tables.apply",
+    "bin_sums_of": "isolayer.tables.metrics_query",
+    "from_layer": "isolayer.nn.convert",
+    "histogram_from_table": "isolayer.tables.histogram_query",
+    "load_histogram": "isolayer.curves.parquet_io",
+    "plot_curves": "isolayer.report",
+    "save_histogram": "isolayer.curves.parquet_io",
+    "segment_sums_of": "isolayer.tables.metrics_query",
+    "sums_of": "isolayer.tables.metrics_query",
+    "to_layer": "isolayer.nn.convert",
+    "to_sql": "isolayer.tables.apply",
+    "write_fitted": "isolayer.report",
+}
 
 
 class InputError(ValueError):
@@ -28,23 +65,36 @@ class InputError(ValueError):
 class MissingExtra(ImportError):
     """An optional dependency is not installed.
 
-    >>> from isolayer.errors import need
-    >>> need("a_module_nobody_has", "data")
+    >>> raise MissingExtra(_command("ibis"))
     Traceback (most recent call last):
         ...
-    isolayer.errors.MissingExtra: this needs a_module_nobody_has: pip install 'isolayer[data]'
+    isolayer.errors.MissingExtra: this needs ibis: pip install 'isolayer[data]'
     """
 
 
-def need(module: str, extra: str) -> Any:
-    """Import ``module``, or say which extra of this package brings it.
+def need(module: str) -> Any:
+    """Import a module; if an optional package is missing, in it or below it, say which extra brings that package.
 
-    >>> need("math", "data").pi
+    >>> need("math").pi
     3.141592653589793
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] != module.split(".")[0]:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA_OF:
             raise
-        raise MissingExtra(f"this needs {module}: pip install 'isolayer[{extra}]'") from error
+        raise MissingExtra(_command(package)) from error
+
+
+def offered(name: str) -> Any:
+    """A function of a higher room that a method of a lower one offers; its room is imported at the first call.
+
+    >>> offered("to_layer").__module__
+    'isolayer.nn.convert'
+    """
+    return getattr(need(_OFFERED[name]), name)
+
+
+def _command(package: str) -> str:
+    return f"this needs {package}: pip install 'isolayer[{EXTRA_OF[package]}]'"

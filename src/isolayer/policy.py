@@ -283,14 +283,14 @@ def curve_examination(curves: Curves, relevance_logit: ArrayLike, context: Any, 
     Args:
         curves: Position-bias curves: relevance to observed probability, one a position.
         relevance_logit: Relevance of each row, shape ``[n]``.
-        context: Context of each row (its position), as :meth:`Curves.predict` takes it.
+        context: Context of each row (its position), as :meth:`Curves.predict_proba` takes it.
         reference: Context of full exposure for each row (the top position), likewise.
 
     Returns:
         Positive ratios, shape ``[n]``; 1 at the reference.
     """
     score = np.asarray(relevance_logit, float)
-    return np.asarray(curves.predict(score, context) / curves.predict(score, reference))
+    return np.asarray(curves.predict_proba(score, context) / curves.predict_proba(score, reference))
 
 
 def item_position(click: ArrayLike, target_placement: ArrayLike, logging_placement: ArrayLike) -> Estimate:

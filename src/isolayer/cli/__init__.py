@@ -32,7 +32,7 @@ def main() -> None:
 def run() -> int:
     """Run the command that was typed, and give its exit code; a user's mistake is one line and code 2."""
     try:
-        need("typer", "cli")
+        need("typer")
         from isolayer.cli.app import app
 
         app()

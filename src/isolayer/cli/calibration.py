@@ -66,7 +66,7 @@ def fit(
     by = distinct(names(contexts), "--contexts")
     histogram, used = _histogram(_Rows(log, score, label, weight, scale, negative_rate, on_bad_rows), by)
     _refuse_one_class(histogram)
-    curves = need("isolayer.calibrator", "sklearn").IsotonicCalibrator(by, scale=used).fit_histogram(histogram).curves_
+    curves = need("isolayer.calibrator").IsotonicCalibrator(by, scale=used).fit_histogram(histogram).curves_
     figures = {**_quality(curves, histogram), "written": out}
     save_all(dict(zip(files.values(), (curves, histogram), strict=False)))
     show(figures, as_json=json)
@@ -87,9 +87,9 @@ def apply(
     writable(out, "--out")
     table, fitted = read(log), _load(curves)
     name = column(score, "--score", SCORES, table.columns, log)
-    rows = need("isolayer.tables.apply", "data").apply_table(fitted, table, score=name, prob=column_name)
+    rows = need("isolayer.tables.apply").apply_table(fitted, table, score=name, prob=column_name)
     count = table.count().to_pyarrow().as_py()
-    with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
+    with need("isolayer.curves.parquet_io").whole_file(out) as part:
         rows.to_parquet(part)
     show({"rows": count, "column": column_name, "written": out}, as_json=json)
 
@@ -107,7 +107,7 @@ def update(
     on_bad_rows: BadRows = "error",
     json: Json = False,
 ) -> None:
-    """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.
+    """Add a day to a calibrator. The result is the fit of all days, without spec the earlier ones again.
 
     Both files, the sums and the calibrator, are replaced; if something is wrong, neither is. Give the day the same
     --weight and --negative-rate as the days before.
@@ -116,7 +116,7 @@ def update(
     """
     if not 0 < keep < np.inf:
         raise InputError(f"--keep: expected a positive number, got {keep}; 1 keeps the days so far, 0.5 forgets half")
-    old, before = need("isolayer.fitting.histogram", "data").Histogram.load(sums), _load(curves)
+    old, before = need("isolayer.fitting.histogram").Histogram.load(sums), _load(curves)
     if old.contexts != before.contexts:
         raise InputError(
             f"--curves: expected the calibrator of the sums, by {_listed(old.contexts)}, got one by "
@@ -125,7 +125,7 @@ def update(
     day, _ = _histogram(_Rows(log, score, label, weight, before.scale, negative_rate, on_bad_rows), old.contexts)
     kept = old if keep == 1 else old.scaled(keep)
     total = kept.subtract(day) if remove else kept.merge(day)
-    calibrator = need("isolayer.calibrator", "sklearn").IsotonicCalibrator(old.contexts, scale=before.scale)
+    calibrator = need("isolayer.calibrator").IsotonicCalibrator(old.contexts, scale=before.scale)
     fitted = calibrator.fit_histogram(total).curves_
     change = float(np.max(before.compare(fitted)["largest"]))
     figures = {**_quality(fitted, total), "largest_change": change, "written": curves}
@@ -159,7 +159,7 @@ def check(
     fitted = _load(curves)
     rows = _Rows(log, score, label, weight, fitted.scale, negative_rate, on_bad_rows)
     histogram, _ = _histogram(rows, fitted.contexts)
-    result = need("isolayer.monitor", "data").check(fitted, histogram, level=level, tolerance=tolerance)
+    result = need("isolayer.monitor").check(fitted, histogram, level=level, tolerance=tolerance)
     order = [0, *(1 + np.argsort(result.p_value[1:], kind="stable")).tolist()]
     table: dict[str, Any] = {name: ["(all)", *(values[order[1:]])] for name, values in result.context.items()}
     columns = {"rows": "weight", "o_over_e": "ratio", "from": "lower", "to": "upper", "p_value": "p_value"}
@@ -218,7 +218,7 @@ def export(
         fitted.to_onnx(out)
     elif kind == ".sql":
         statement = fitted.to_sql(dialect) + "\n"
-        with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
+        with need("isolayer.curves.parquet_io").whole_file(out) as part:
             part.write_text(statement)
     else:
         fitted.save(out)
@@ -247,7 +247,7 @@ def report(
     table, fitted = read(log), _load(curves)
     score_name = column(score, "--score", SCORES, table.columns, log)
     label_name = column(label, "--label", LABELS, table.columns)
-    need("isolayer.report", "report").write(
+    need("isolayer.report").write(
         out,
         table,
         fitted,
@@ -264,7 +264,7 @@ def report(
 def _load(path: Path, what: str = "--curves") -> Any:
     if not path.exists():
         raise InputError(f"{what}: expected a calibrator at {str(path)!r}, got none; make one with `isolayer fit`")
-    return need("isolayer.curves.curves", "data").Curves.load(path)
+    return need("isolayer.curves.curves").Curves.load(path)
 
 
 @dataclass(frozen=True)
@@ -285,18 +285,18 @@ def _histogram(rows: _Rows, contexts: tuple[str, ...]) -> tuple[Any, str]:
     if rows.on_bad_rows not in ("error", "drop"):
         raise InputError(f"--on-bad-rows: expected error or drop, got {rows.on_bad_rows!r}; choose one")
     table = read(rows.log)
-    tables, columns = need("isolayer.tables.histogram_query", "data"), list(table.columns)
+    tables, columns = need("isolayer.tables.histogram_query"), list(table.columns)
     for name in contexts:
         column(name, "contexts", (), columns)
     score = column(rows.score, "--score", SCORES, columns, rows.log)
     label = column(rows.label, "--label", LABELS, columns)
     weight = None if rows.weight is None else column(rows.weight, "--weight", (), columns)
     rate, scale = _rate(rows.negative_rate, columns), scale_of(rows.scale, score)
-    reading = tables.Reading(contexts, score, label, weight, scale=scale, negative_rate=rate, missing="own")
+    spec = tables.ColumnSpec(contexts, score, label, weight, scale=scale, negative_rate=rate, missing="own")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", tables.RowsDropped)  # said below
-            histogram, dropped = tables.histogram_of(table, reading, on_bad_rows=rows.on_bad_rows)
+            histogram, dropped = tables.histogram_of(table, spec, on_bad_rows=rows.on_bad_rows)
     except InputError as error:
         raise InputError(_as_typed(str(error), rows.log)) from error
     for kind, count in dropped.items():
@@ -363,5 +363,5 @@ def _sizes(curves: Any) -> dict[str, int]:
 
 def _quality(curves: Any, histogram: Any) -> dict[str, Any]:
     """What a fit came to, on the rows it was fitted to."""
-    before, after = need("isolayer.monitor", "data").check(curves, histogram).log_loss
+    before, after = need("isolayer.monitor").check(curves, histogram).log_loss
     return {"rows": histogram.rows, **_sizes(curves), "log_loss_before": before, "log_loss_after": after}

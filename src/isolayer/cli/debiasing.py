@@ -36,7 +36,7 @@ def demo(
 
     Example: isolayer demo
     """
-    need("isolayer.cli.demonstration", "all").run(out, quick=quick)
+    need("isolayer.cli.demonstration").run(out, quick=quick)
 
 
 def simulate(
@@ -62,8 +62,8 @@ def simulate(
     Example: isolayer simulate --sessions 50000 --days 7 --out log.parquet
     """
     writable(out, "--out")
-    pa, parquet = need("pyarrow", "data"), need("pyarrow.parquet", "data")
-    simulation = need("isolayer.simulate", "data")
+    pa, parquet = need("pyarrow"), need("pyarrow.parquet")
+    simulation = need("isolayer.simulate")
     behaviours = {"position": simulation.PositionBased, "trust": simulation.Trust}
     if click_behaviour not in behaviours:
         raise InputError(f"--clicks: expected position or trust, got {click_behaviour!r}; choose one")
@@ -76,7 +76,7 @@ def simulate(
             table |= {f"feature_{i}": values[:, i] for i in range(values.shape[1])}
         elif truth or not name.startswith(hidden):
             table[name] = values
-    with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
+    with need("isolayer.curves.parquet_io").whole_file(out) as part:
         parquet.write_table(pa.table(table), part)
     show(
         {"rows": len(log["position"]), "columns": len(table), "click_rate": log["click"].mean(), "written": out},
@@ -117,7 +117,7 @@ def diagnose(
     compared: dict[str, Any] = (
         {"item": rows[by].to_numpy()} if by else {"features": np.column_stack([rows[one].to_numpy() for one in wanted])}
     )
-    overlap = need("isolayer.debias.diagnose", "train").overlap
+    overlap = need("isolayer.debias.diagnose").overlap
     result = overlap(rows[position].to_numpy(), rows[name].to_numpy(), **compared)
     if json:
         harvested = result.harvested
@@ -170,8 +170,8 @@ def train(
     if out.is_file():
         raise InputError(f"--out: expected a folder, got the file {str(out)!r}; name another")
     columns = matching(features, _columns(logs))
-    torch = need("torch", "train")
-    training, heads = need("isolayer.training.train", "train"), need("isolayer.debias.heads", "train")
+    torch = need("torch")
+    training, heads = need("isolayer.training.train"), need("isolayer.debias.heads")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and what one could buy
     torch.manual_seed(seed)
     backbone = _backbone(len(columns), widths)
@@ -207,7 +207,7 @@ def _columns(logs: list[Path]) -> list[str]:
     files = [file for path in logs for file in (sorted(path.glob("**/*.parquet")) if path.is_dir() else [path])]
     if not files:
         raise InputError(f"logs: expected Parquet files in {str(logs[0])!r}, got none; check the path")
-    return list(need("pyarrow.parquet", "train").read_schema(files[0]).names)
+    return list(need("pyarrow.parquet").read_schema(files[0]).names)
 
 
 def _sizes(contexts: str) -> dict[str, int]:
@@ -235,7 +235,7 @@ def _widths(hidden: str) -> list[int]:
 
 def _backbone(features: int, widths: list[int]) -> Any:
     """Layers with batch normalisation at the input, since features of a log are on any scale."""
-    nn = need("torch.nn", "train")
+    nn = need("torch.nn")
     layers: list[Any] = [nn.BatchNorm1d(features)]
     for before, after in zip([features, *widths[:-1]], widths, strict=True):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -244,7 +244,7 @@ def _backbone(features: int, widths: list[int]) -> Any:
 
 def _export(model: Any, features: int, path: Path) -> Path | None:
     """Write the served part of a model as ONNX, its outputs named as in :class:`isolayer.debias.serving.Serving`."""
-    torch = need("torch", "train")
+    torch = need("torch")
     serving = model.serving().eval()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # which packages it could also export, were they here
     try:

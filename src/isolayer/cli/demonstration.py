@@ -105,7 +105,7 @@ def before_and_after(calibrator: IsotonicCalibrator, log: Columns) -> dict[str, 
     """Log loss, and the mean distance of observed over expected from 1 by context, before and after calibration."""
     context = {name: log[name] for name in ("device", "position")}
     figures: dict[str, Any] = {}
-    for when, prob in (("before", log["prob"]), ("after", calibrator.curves_.predict(log["prob"], context))):
+    for when, prob in (("before", log["prob"]), ("after", calibrator.curves_.predict_proba(log["prob"], context))):
         table = metrics.observed_over_expected(prob, log["click"], context)
         figures[f"log_loss_{when}"] = metrics.log_loss(prob, log["click"])
         figures[f"oe_error_{when}"] = float(np.average(np.abs(table.ratio - 1), weights=table.weight))

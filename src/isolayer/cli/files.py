@@ -25,7 +25,7 @@ def writable(path: Path, option: str) -> None:
 
 def save_all(artefacts: dict[Path, Any]) -> None:
     """Save curves and sums under their paths; an error leaves every file as it was."""
-    whole_file = need("isolayer.curves.parquet_io", "data").whole_file
+    whole_file = need("isolayer.curves.parquet_io").whole_file
     with ExitStack() as stack:
         parts = [stack.enter_context(whole_file(path)) for path in artefacts]
         for part, artefact in zip(parts, artefacts.values(), strict=True):

@@ -46,14 +46,14 @@ def _exists(pattern: str) -> bool:
 
 
 def _table(log: str, kind: str, *, remote: bool = False) -> Any:
-    ibis = need("ibis", "data")
+    ibis = need("ibis")
     if kind in (".csv", ".tsv"):
         return ibis.read_csv(log)
     if kind in (".json", ".ndjson", ".jsonl"):
         return ibis.read_json(log)
     if remote:
         return ibis.read_parquet(log)
-    return need("isolayer.tables.sources", "data").as_table(log)
+    return need("isolayer.tables.sources").as_table(log)
 
 
 def _standard_input() -> Any:
@@ -66,7 +66,7 @@ def _standard_input() -> Any:
         file = Path(folder) / f"stdin{kind}"
         file.write_bytes(data)
         rows = _table(str(file), kind).to_pyarrow()
-    return need("ibis", "data").memtable(rows)
+    return need("ibis").memtable(rows)
 
 
 def column(given: str | None, option: str, usual: Sequence[str], columns: Sequence[str], log: str = "LOG") -> str:
@@ -166,7 +166,7 @@ def matching(listed: str, columns: list[str]) -> list[str]:
 def refuse_text(table: Any, columns: Sequence[str]) -> None:
     """Raise unless the columns of a table hold numbers."""
     for name, kind in table.schema().items():
-        if name in columns and not need("isolayer.tables.sources", "data").is_number(kind):
+        if name in columns and not need("isolayer.tables.sources").is_number(kind):
             raise InputError(f"column {name}: expected numbers, got {kind}; convert it")
 
 

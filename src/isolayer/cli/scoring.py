@@ -41,8 +41,8 @@ def score(
     parts = [session.run(None, {"features": _matrix(part, columns)}) for part in rows.to_batches(max_chunksize=BATCH)]
     for name, values in zip(new, zip(*parts, strict=True), strict=True):
         rows = rows.append_column(name, [np.concatenate(values)])
-    with need("isolayer.curves.parquet_io", "data").whole_file(out) as part:
-        need("pyarrow.parquet", "data").write_table(rows, part)
+    with need("isolayer.curves.parquet_io").whole_file(out) as part:
+        need("pyarrow.parquet").write_table(rows, part)
     show({"rows": len(rows), "columns": ", ".join(new), "written": out}, as_json=json)
     task = new[0].removesuffix("_relevance")
     label = ["--label", task] if task in table.columns else []
@@ -55,8 +55,8 @@ def _session(model: Path) -> Any:
         raise InputError(
             f"--model: expected a serving model at {str(model)!r}, got none; make one with `isolayer train`"
         )
-    runtime = need("onnxruntime", "onnx")
-    state = need("onnxruntime.capi.onnxruntime_pybind11_state", "onnx")
+    runtime = need("onnxruntime")
+    state = need("onnxruntime.capi.onnxruntime_pybind11_state")
     try:
         return runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
     except (state.InvalidProtobuf, state.InvalidGraph, state.InvalidArgument, state.Fail) as error:

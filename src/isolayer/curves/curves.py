@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.errors import InputError, need
+from isolayer.errors import InputError, need, offered
 from isolayer.fitting.categories import Codes, encode, lookup
 from isolayer.fitting.frames import column
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
@@ -124,7 +124,7 @@ class Curves:
         settings: How the curves were made: plain values only.
 
     >>> curves = Curves.identity(Grid(lower=-2, upper=2, step=1), scale="prob")
-    >>> curves.predict(np.array([0.25, 0.5])).round(6).tolist()
+    >>> curves.predict_proba(np.array([0.25, 0.5])).round(6).tolist()
     [0.25, 0.5]
     """
 
@@ -158,7 +158,7 @@ class Curves:
             scale: The scale of the scores that will be asked about.
 
         >>> histogram = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1], {"device": ["tv", "tv", "web"]})
-        >>> Curves.from_histogram(histogram).predict([0.0, 0.5], {"device": ["tv", "unseen"]}).shape
+        >>> Curves.from_histogram(histogram).predict_proba([0.0, 0.5], {"device": ["tv", "unseen"]}).shape
         (2,)
         """
         if histogram.rows == 0:
@@ -181,7 +181,7 @@ class Curves:
         sizes = [1, *(len(keys[0]) for keys in self.keys[1:])]
         return (0, *np.cumsum(sizes).tolist())
 
-    def predict(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
+    def predict_proba(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """Calibrated probability of each score.
 
         Args:
@@ -189,9 +189,9 @@ class Curves:
             context: Context columns by name (a mapping or a frame), each of shape ``[n]``; without it, the global
                 curve.
         """
-        return prob_of(self.decision(score, context))
+        return prob_of(self.decision_function(score, context))
 
-    def decision(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
+    def decision_function(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """Calibrated logit of each score."""
         logit = self._logit(score)
         return evaluate(self.values, self.rows_of(context, len(logit)), logit, self.grid)
@@ -257,48 +257,31 @@ class Curves:
 
     def apply_table(self, table: Any, *, score: str = "score", prob: str = "calibrated_prob") -> Any:
         """A table with one more column, lazily, in its own engine; see :func:`isolayer.tables.apply.apply_table`."""
-        need("ibis", "data")
-        from isolayer.tables.apply import apply_table
-
-        return apply_table(self, table, score=score, prob=prob)
+        return offered("apply_table")(self, table, score=score, prob=prob)
 
     def to_sql(self, dialect: str = "duckdb", *, table: str = "scores", score: str = "score") -> str:
         """One statement that calibrates a table; see :func:`isolayer.tables.apply.to_sql`, which has more options."""
-        need("ibis", "data")
-        from isolayer.tables.apply import to_sql
-
-        return to_sql(self, dialect, table=table, score=score)
+        return str(offered("to_sql")(self, dialect, table=table, score=score))
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write an ONNX model, compared before it is kept; see :func:`isolayer.curves.export.onnx.to_onnx`."""
-        for module in ("onnx", "onnxruntime"):
-            need(module, "onnx")
-        from isolayer.curves.export.onnx import to_onnx
-
-        to_onnx(self, path)
+        need("isolayer.curves.export.onnx").to_onnx(self, path)
 
     def to_layer(self) -> IsotonicLayer | ContextIsotonicLayer:
         """A layer in double precision that does the same; see :func:`isolayer.nn.convert.to_layer`."""
-        from isolayer.nn.convert import to_layer
-
-        return to_layer(self)
+        return cast("IsotonicLayer | ContextIsotonicLayer", offered("to_layer")(self))
 
     @classmethod
     def from_layer(cls, layer: IsotonicLayer | ContextIsotonicLayer, *, like: Curves | None = None) -> Curves:
         """The curves of a layer; see :func:`isolayer.nn.convert.from_layer`, which has more options."""
-        from isolayer.nn.convert import from_layer
-
-        return from_layer(layer, like=like)
+        return cast("Curves", offered("from_layer")(layer, like=like))
 
     def plot(self, context: Mapping[str, Any] | None = None, *, level: float = 0.95) -> Any:
         """Raw to calibrated probability with bands, an Altair chart; see :func:`isolayer.report.plot_curves`."""
-        from isolayer.report import plot_curves
-
-        return plot_curves(self, context, level=level)
+        return offered("plot_curves")(self, context, level=level)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write one Parquet file, a row a curve, in one step; see :mod:`isolayer.curves.parquet_io`."""
-        need("pyarrow", "data")
         from isolayer.curves.parquet_io import save_curves
 
         save_curves(self, path)
@@ -306,7 +289,6 @@ class Curves:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Curves:
         """Read what :meth:`save` wrote, the same to the bit."""
-        need("pyarrow", "data")
         from isolayer.curves.parquet_io import load_curves
 
         return load_curves(path)

@@ -63,7 +63,7 @@ def load_curves(path: str | PathLike[str]) -> Curves:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_curves(Curves.identity(Grid()), f"{folder}/curves.parquet")
-    ...     load_curves(f"{folder}/curves.parquet").predict([0.0]).tolist()
+    ...     load_curves(f"{folder}/curves.parquet").predict_proba([0.0]).tolist()
     [0.5]
     """
     table, facts = _read(path, "curves")

@@ -3,8 +3,8 @@
 Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=None, weight=None)`` and ``serving()``.
 
     heads        relevance, and a monotone curve over it a context    DualHead
-    pap          predicts positions too, and pools over them          PositionAction
-    baselines    what to compare with                                 Naive, AdditiveTower, Pal, PositionAsFeature,
+    pap          predicts positions too, and pools over them          PositionPredictor
+    baselines    what to compare with                                 Naive, AdditiveTower, PAL, PositionAsFeature,
                                                                       PositionDropout, post_hoc
     weighting    events weighted by propensity                        InversePropensity, DualLearning
     propensity   propensities from the log alone                      harvest_propensity, em_propensity
@@ -16,11 +16,15 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
     serving      what is deployed                                     Serving
 """
 
+from isolayer.errors import need
+
+need("torch")
+
 from isolayer.debias.baselines import (
     DROP_RATES,
+    PAL,
     AdditiveTower,
     Naive,
-    Pal,
     PositionAsFeature,
     PositionDropout,
     post_hoc,
@@ -31,13 +35,14 @@ from isolayer.debias.harvest import Harvested, harvest
 from isolayer.debias.heads import DualHead
 from isolayer.debias.logger import LoggerTest, logger_test
 from isolayer.debias.loss import Heads
-from isolayer.debias.pap import PositionAction
+from isolayer.debias.pap import PositionPredictor
 from isolayer.debias.propensity import Harvest, em_propensity, harvest_propensity
 from isolayer.debias.serving import Serving
 from isolayer.debias.weighting import DualLearning, InversePropensity
 
 __all__ = [
     "DROP_RATES",
+    "PAL",
     "AdditiveTower",
     "Diagnosis",
     "Distilled",
@@ -51,10 +56,9 @@ __all__ = [
     "LoggerTest",
     "Naive",
     "Overlap",
-    "Pal",
-    "PositionAction",
     "PositionAsFeature",
     "PositionDropout",
+    "PositionPredictor",
     "Serving",
     "ShallowHead",
     "after_training",

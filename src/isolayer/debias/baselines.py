@@ -2,7 +2,7 @@ r"""Other ways to take position out of a click log, under `DualHead`'s interface
 
     Naive               the label is relevance
     AdditiveTower       logit P = r + b(context)
-    Pal                 P = e(context) sigma(r)
+    PAL                 P = e(context) sigma(r)
     PositionAsFeature   the backbone reads the context; one fixed context at serving
     PositionDropout     the same, hidden at random in training and always at serving
     post_hoc            Platt scaling or isotonic regression over a trained model: the ranking stays as it was
@@ -168,12 +168,12 @@ class AdditiveTower(_BiasTower):
         return relevance * self.sign + bias
 
 
-class Pal(_BiasTower):
+class PAL(_BiasTower):
     r"""PAL: seen and then relevant, :math:`P = \sigma(b(context))\,\sigma(r)` (Guo et al. 2019), of which r is served.
 
     For a decreasing task this is the chance of the opposite event: a skip is whatever was not both seen and wanted.
 
-    >>> model = Pal(nn.Identity(), width=2, contexts={"position": 10})
+    >>> model = PAL(nn.Identity(), width=2, contexts={"position": 10})
     >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
     torch.Size([1])
     """

@@ -246,5 +246,5 @@ def position_effect(curves: Curves, event_logit: Any, context: Mapping[str, Any]
     rates = []
     for position in np.unique(context["position"]):
         moved = dict(context) | {"position": np.full(len(logit), position), "task": np.full(len(logit), task)}
-        rates.append(float(curves.predict(logit, moved).mean()))
+        rates.append(float(curves.predict_proba(logit, moved).mean()))
     return np.asarray(rates) / rates[0]

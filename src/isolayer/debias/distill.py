@@ -59,11 +59,14 @@ class KeptHead(nn.Module):
                 f"layer: expected at most {_MOST_CURVES:,} curves, got {'any number' if unbounded else f'{curves:,}'}; "
                 "keep the layer itself"
             )
-        grid, beyond = layer.grid, (layer.base if isinstance(layer, ContextIsotonicLayer) else layer).beyond
+        grid, extrapolation = (
+            layer.grid,
+            (layer.base if isinstance(layer, ContextIsotonicLayer) else layer).extrapolation,
+        )
         with torch.no_grad():
             y = self._knots(layer).double()[..., 1:]  # [contexts, units, buckets]
         x = torch.as_tensor(grid.knots[1:], device=y.device)
-        end = torch.full_like(y[..., :1], 1.0 if beyond == "extend" else 0.0)  # what lies beyond the grid
+        end = torch.full_like(y[..., :1], 1.0 if extrapolation == "extend" else 0.0)  # what lies beyond the grid
         slope = torch.cat([end, y.diff(dim=-1) / x.diff(), end], dim=-1)
         known = torch.cat([y[..., :1], y], dim=-1)  # a knot of each piece: its left one, but for the first
         intercept = known - slope * torch.cat([x[:1], x])

@@ -61,7 +61,7 @@ class ReferencedCurves(ContextIsotonicLayer):
         grid: Grid | None = None,
         mode: Literal["sum", "cross"] = "sum",
     ) -> None:
-        super().__init__(contexts, units=len(held), grid=grid, mode=mode, beyond="extend")
+        super().__init__(contexts, units=len(held), grid=grid, mode=mode, extrapolation="extend")
         self.reference = dict(reference)
         self.register_buffer("held", torch.tensor(list(held)), persistent=False)
         self.all_held = all(held)
@@ -88,7 +88,7 @@ class ReferencedCurves(ContextIsotonicLayer):
         if not self.all_held:
             weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + delta[..., 1:])
             bias = torch.where(self.held, bias, self._base_bias() + bias)
-        slope = slopes(weight, self.base.constraint, revive=self.base.revive)
+        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
         return knot_values(slope, LEVEL_RATE * bias, grid=self.grid)
 
     def _base_bias(self) -> Tensor:
@@ -167,7 +167,9 @@ class DualHead(nn.Module):
         self.context_curves = ReferencedCurves(
             contexts, reference=_checked_reference(reference, contexts), held=held, grid=grid or COARSE, mode=mode
         )
-        self.served_curve = IsotonicLayer(len(self.tasks), grid=FINE, beyond="extend") if anchor == "detached" else None
+        self.served_curve = (
+            IsotonicLayer(len(self.tasks), grid=FINE, extrapolation="extend") if anchor == "detached" else None
+        )
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
         for name, numbers in (("alphas", self.alpha), ("betas", self.beta)):
             self.register_buffer(name, torch.tensor(list(numbers.values())), persistent=False)
@@ -257,7 +259,7 @@ class DualHead(nn.Module):
         contexts it could be, and has the curve that id -1 has.
 
         >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
-        >>> model.curves().predict([0.0], {"task": ["click"], "position": [3]}).round(4).tolist()
+        >>> model.curves().predict_proba([0.0], {"task": ["click"], "position": [3]}).round(4).tolist()
         [0.5]
         """
         layer, names = self.context_curves, list(self.context_curves.contexts)

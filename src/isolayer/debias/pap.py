@@ -33,7 +33,7 @@ class PooledHeads(dict[str, Heads]):
     context_id: Tensor
 
 
-class PositionAction(nn.Module):
+class PositionPredictor(nn.Module):
     """A `DualHead` and a tower that predicts the context an item is shown in; trained together, served together.
 
     The tower shares nothing with the model and reads relevance without a gradient, so the ranking stays as it was.
@@ -46,7 +46,7 @@ class PositionAction(nn.Module):
         gamma: Weight of the tower's loss beside the model's.
 
     >>> dual = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
-    >>> model = PositionAction(dual, nn.Linear(4, 8), width=8)
+    >>> model = PositionPredictor(dual, nn.Linear(4, 8), width=8)
     >>> {name: list(value.shape) for name, value in model.serving()(torch.zeros(5, 4)).items()}
     {'click': [5], 'click_prob': [5]}
     """
@@ -119,7 +119,7 @@ class PooledServing(nn.Module):
     curves: Tensor
     sign: Tensor
 
-    def __init__(self, trained: PositionAction) -> None:
+    def __init__(self, trained: PositionPredictor) -> None:
         super().__init__()
         model = trained.model
         self.tasks, self.given, self.grid = model.tasks, trained.given, model.context_curves.grid
@@ -139,7 +139,7 @@ class PooledServing(nn.Module):
         share = torch.softmax(self.predict(self.tower(features if self.given == "features" else relevance)), dim=1)
         rows = torch.arange(contexts * tasks, device=relevance.device).view(1, contexts, tasks)
         event = (relevance * self.sign).unsqueeze(1)
-        observed = piecewise_linear(event, self.curves.flatten(0, 1), rows, grid=self.grid, beyond="extend")
+        observed = piecewise_linear(event, self.curves.flatten(0, 1), rows, grid=self.grid, extrapolation="extend")
         prob = (share.unsqueeze(2) * torch.sigmoid(observed)).sum(1)  # [batch, tasks]
         columns = (part for pair in zip(relevance.unbind(1), prob.unbind(1), strict=True) for part in pair)
         names = (name for task in self.tasks for name in (task, f"{task}_prob"))

@@ -131,4 +131,4 @@ class BakedCurve(nn.Module):
 
     def forward(self, logit: Tensor) -> Tensor:
         """Values of column ``u`` by curve ``u``, ``[batch, units]``."""
-        return piecewise_linear(logit, self.values, grid=self.grid, beyond="extend")
+        return piecewise_linear(logit, self.values, grid=self.grid, extrapolation="extend")

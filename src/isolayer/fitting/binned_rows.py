@@ -1,4 +1,4 @@
-"""Cells: the occupied bins of a histogram as the solver reads them, side by side for many contexts. numpy only."""
+"""BinnedRows: the occupied bins of a histogram as the solver reads them, side by side for many contexts. numpy only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Cells:
+class BinnedRows:
     """Occupied bins of some contexts; each reads the curve at ``v[left] (1 - f) + v[left + 1] f + offset``.
 
     A *spot* is a context and a left knot; the few cells that share one stand in its column, in arrays of shape
@@ -44,27 +44,27 @@ class Cells:
     knots: int
 
     @classmethod
-    def of(cls, histogram: Histogram, first: int = 0, last: int | None = None) -> Cells:
-        """Cells of the groups ``first .. last - 1`` of a histogram without folds."""
+    def of(cls, histogram: Histogram, first: int = 0, last: int | None = None) -> BinnedRows:
+        """BinnedRows of the groups ``first .. last - 1`` of a histogram without folds."""
         last = histogram.groups if last is None else last
         a, b = np.searchsorted(histogram.group, [first, last])
         return cls._some(histogram, slice(a, b), histogram.group[a:b] - first, last - first)
 
     @classmethod
-    def sampled(cls, histogram: Histogram, kept: NDArray[np.bool_]) -> Cells:
-        """Cells of the groups that are kept, ``[groups]``, renumbered."""
+    def sampled(cls, histogram: Histogram, kept: NDArray[np.bool_]) -> BinnedRows:
+        """BinnedRows of the groups that are kept, ``[groups]``, renumbered."""
         cells = np.flatnonzero(kept[histogram.group])
         return cls._some(histogram, cells, (np.cumsum(kept) - 1)[histogram.group[cells]], int(kept.sum()))
 
     @classmethod
-    def _some(cls, histogram: Histogram, cells: slice | Ints, context: Ints, contexts: int) -> Cells:
+    def _some(cls, histogram: Histogram, cells: slice | Ints, context: Ints, contexts: int) -> BinnedRows:
         weight, grid = histogram.weight[cells], histogram.grid
         left, fraction, offset = _place(histogram.logit[cells] / weight, histogram.bin[cells], grid)
         return cls._packed(context, left, (fraction, offset, weight, histogram.positive[cells]), contexts, grid.buckets)
 
     @classmethod
-    def _packed(cls, context: Ints, left: Ints, columns: tuple[Floats, ...], contexts: int, knots: int) -> Cells:
-        """Cells given one after the other, sorted by context and left knot, put into their spots."""
+    def _packed(cls, context: Ints, left: Ints, columns: tuple[Floats, ...], contexts: int, knots: int) -> BinnedRows:
+        """BinnedRows given one after the other, sorted by context and left knot, put into their spots."""
         key = context * knots + left
         new = np.diff(key, prepend=-1) != 0
         starts = np.flatnonzero(new)
@@ -78,10 +78,10 @@ class Cells:
         fraction, offset, weight, positive = packed.reshape(len(columns), depth, -1)
         return cls(context[starts], left[starts], fraction, offset, weight, positive, contexts, knots)
 
-    def only(self, kept: NDArray[np.bool_]) -> Cells:
-        """Cells of some contexts, renumbered."""
+    def only(self, kept: NDArray[np.bool_]) -> BinnedRows:
+        """BinnedRows of some contexts, renumbered."""
         inside = kept[self.context]
-        return Cells(
+        return BinnedRows(
             context=(np.cumsum(kept) - 1)[self.context[inside]],
             left=self.left[inside],
             fraction=self.fraction[:, inside],
@@ -92,7 +92,7 @@ class Cells:
             knots=self.knots,
         )
 
-    def thinned(self, stride: int) -> tuple[int, Cells]:
+    def thinned(self, stride: int) -> tuple[int, BinnedRows]:
         """The same data on every ``stride``-th knot, only as far as there are rows; and the first knot kept."""
         first, last = int(self.left.min()), int(self.left.max()) + 1
         knots = max(-(-(last - first) // stride) + 1, 4)
@@ -110,7 +110,7 @@ class Cells:
         last = max(int(self.left.max(initial=0)) + 2, first + 4)
         return max(min(first, self.knots - 4), 0), min(last, self.knots)
 
-    def within(self, first: int, last: int) -> Cells:
+    def within(self, first: int, last: int) -> BinnedRows:
         """The same cells on the knots ``first .. last - 1``, which must be all that they read."""
         return replace(self, left=self.left - first, knots=last - first)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.fitting.banded import factorise, inverse_bands
-from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.shrinkage import Choice, Strength, choose, penalty
 from isolayer.fitting.solver import fit
@@ -114,7 +114,7 @@ def _bad_shrinkage(shrinkage: object, levels: int) -> InputError:
 
 def _anchor(everything: Histogram) -> int:
     """The knot in the middle of all rows."""
-    cells = Cells.of(everything)
+    cells = BinnedRows.of(everything)
     mass = np.cumsum(cells.spread(cells.weight)[:, 0])
     return int(np.searchsorted(mass, mass[-1] / 2))
 
@@ -125,7 +125,7 @@ def _choice(part: Histogram, above: Floats, parent: NDArray[np.int64], given: St
         return Choice(given, np.zeros(grid.buckets))
     kept = _sample(part)
     curves = np.ascontiguousarray(above[parent[kept]].T)
-    return choose(Cells.sampled(part, kept), curves, anchor=anchor, step=grid.step, share=bool(part.contexts))
+    return choose(BinnedRows.sampled(part, kept), curves, anchor=anchor, step=grid.step, share=bool(part.contexts))
 
 
 def _sample(part: Histogram) -> NDArray[np.bool_]:
@@ -155,7 +155,7 @@ def _fit_level(
 
     def fit_chunk(first: int) -> float:
         last = min(first + _CHUNK, part.groups)
-        cells, rows = Cells.of(part, first, last), slice(first, last)
+        cells, rows = BinnedRows.of(part, first, last), slice(first, last)
         centre = np.ascontiguousarray(curves[parent[rows]].T)
         centre += choice.shared[:, None] * _known(cells, centre)
         result = fit(cells, centre, prior, floor=floor, step=part.grid.step)
@@ -181,7 +181,7 @@ def _refuse_overflow(part: Histogram, residual: float, *curves: NDArray[np.float
         )
 
 
-def _known(cells: Cells, centre: Floats) -> Floats:
+def _known(cells: BinnedRows, centre: Floats) -> Floats:
     """How much the rows of a context say of its level: information / (1 + information), shape ``[contexts]``."""
     prob = 1 / (1 + np.exp(-np.clip(cells.read(centre), -700, 700)))
     information = cells.by_context(cells.weight * prob * (1 - prob))

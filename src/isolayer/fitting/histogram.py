@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.errors import InputError, need
+from isolayer.errors import InputError, offered
 from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
 from isolayer.grid import Grid
 
@@ -151,26 +151,18 @@ class Histogram:
             folds: Number of folds, by a hash of the score, or that and the column to hash.
             on_bad_rows: Whether rows that cannot be used are an error, or are left out with a warning.
         """
-        need("ibis", "data")
-        from isolayer.tables.histogram_query import Reading, histogram_of
-
-        reading = Reading(context_names(contexts), score, label, weight, scale, grid or Grid(), folds)
-        return histogram_of(table, reading, on_bad_rows=on_bad_rows)[0]
+        columns = (context_names(contexts), score, label, weight, scale, grid or Grid(), folds)
+        histogram = offered("histogram_from_table")(table, *columns, on_bad_rows=on_bad_rows)
+        return cast("Histogram", histogram)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Histogram:
         """Read what :meth:`save` wrote."""
-        need("pyarrow", "data")
-        from isolayer.curves.parquet_io import load_histogram
-
-        return load_histogram(path)
+        return cast("Histogram", offered("load_histogram")(path))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write one Parquet file, a row a cell, in one step."""
-        need("pyarrow", "data")
-        from isolayer.curves.parquet_io import save_histogram
-
-        save_histogram(self, path)
+        offered("save_histogram")(self, path)
 
     def fingerprint(self) -> str:
         """A short name for the rows that were summed, the same whichever engine summed them.
@@ -254,7 +246,7 @@ class Histogram:
     def scaled(self, factor: float) -> Histogram:
         """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
 
-        Cells that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
+        BinnedRows that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
 
         >>> Histogram.from_arrays([0.1], [1]).scaled(0.5).weight.tolist()
         [0.5]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.banded import Bands, Factor, factorise, gram, inverse_bands, solve
-from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.solver import newton
 from isolayer.grid import Grid
 
@@ -77,7 +77,7 @@ def penalty(strength: Strength, anchor: int, grid: Grid) -> Bands:
     return _weighted(terms(anchor, grid.buckets), strength.per_knot(grid.step))
 
 
-def choose(cells: Cells, parent: Floats, *, anchor: int, step: float, share: bool) -> Choice:
+def choose(cells: BinnedRows, parent: Floats, *, anchor: int, step: float, share: bool) -> Choice:
     r"""Choose the strengths of a level, and what its contexts share.
 
     Alternates Newton steps with the update of Wood and Fasiolo (2017), which raises the evidence. For the term
@@ -102,7 +102,7 @@ def choose(cells: Cells, parent: Floats, *, anchor: int, step: float, share: boo
     return Choice(strength, shared)
 
 
-def _evidence(cells: Cells, parent: Floats, anchor: int, step: float, share: bool) -> tuple[Strength, Floats]:
+def _evidence(cells: BinnedRows, parent: Floats, anchor: int, step: float, share: bool) -> tuple[Strength, Floats]:
     """Strengths under which the cells are most probable, and the shared deviation ``[knots]``."""
     parts, factors = terms(anchor, cells.knots), FIRST_GUESS.per_knot(step)
     deviation, shared = np.zeros((cells.knots, cells.contexts)), np.zeros((cells.knots, 1))
@@ -146,7 +146,7 @@ def _hats(knots: int) -> Floats:
 
 
 def _share(
-    cells: Cells, centre: Floats, deviation: Floats, shared: Floats, prior: Bands, basis: Floats
+    cells: BinnedRows, centre: Floats, deviation: Floats, shared: Floats, prior: Bands, basis: Floats
 ) -> tuple[Floats, Floats]:
     """A Newton step of the shared deviation, every context's own following; itself a draw from the same prior.
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.banded import Bands, Factor, factorise, inverse_bands, solve
-from isolayer.fitting.binned_rows import Cells
+from isolayer.fitting.binned_rows import BinnedRows
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ class Fit(NamedTuple):
     steps: int
 
 
-def fit(cells: Cells, centre: Floats, penalty: Bands, *, floor: float, step: float) -> Fit:
+def fit(cells: BinnedRows, centre: Floats, penalty: Bands, *, floor: float, step: float) -> Fit:
     """Fit every context.
 
     Args:
@@ -125,7 +125,7 @@ class Span(NamedTuple):
     above: Tail
 
     @classmethod
-    def of(cls, cells: Cells, penalty: Bands) -> Span:
+    def of(cls, cells: BinnedRows, penalty: Bands) -> Span:
         """The span of some cells under a penalty that is a batch of one."""
         first, last = cells.span()
         matrix = penalty.dense()
@@ -151,7 +151,7 @@ class Span(NamedTuple):
         return np.concatenate([below, diagonal, above])
 
 
-def newton(cells: Cells, centre: Floats, deviation: Floats, penalty: Bands) -> tuple[Floats, Floats, Factor]:
+def newton(cells: BinnedRows, centre: Floats, deviation: Floats, penalty: Bands) -> tuple[Floats, Floats, Factor]:
     """One Newton step of the free problem: the new deviation, the gradient it started from, the factorised Hessian."""
     slope, hessian = cells.derivatives(centre + deviation)
     gradient = slope + penalty.apply(deviation)
@@ -160,12 +160,12 @@ def newton(cells: Cells, centre: Floats, deviation: Floats, penalty: Bands) -> t
     return deviation + move * _shortening(cells, move), gradient, factor
 
 
-def _shortening(cells: Cells, move: Floats) -> Floats:
+def _shortening(cells: BinnedRows, move: Floats) -> Floats:
     """Factor in (0, 1] for each context that keeps a move within ``_LONGEST`` wherever there are rows."""
     return np.asarray(_LONGEST / np.maximum(np.abs(move * cells.touched).max(0), _LONGEST))
 
 
-def _free(cells: Cells, centre: Floats, penalty: Bands) -> tuple[Floats, Floats, int]:
+def _free(cells: BinnedRows, centre: Floats, penalty: Bands) -> tuple[Floats, Floats, int]:
     """Deviations at the optimum without constraints, residuals, and steps taken."""
     out, residual = np.zeros((cells.knots, cells.contexts)), np.full(cells.contexts, np.inf)
     active, problem, part = np.arange(cells.contexts), Problem(cells, centre, penalty), out
@@ -187,7 +187,7 @@ def _free(cells: Cells, centre: Floats, penalty: Bands) -> tuple[Floats, Floats,
 
 
 def _interior(
-    cells: Cells, centre: Floats, start: Floats, penalty: Bands, *, least: float, slack: float
+    cells: BinnedRows, centre: Floats, start: Floats, penalty: Bands, *, least: float, slack: float
 ) -> tuple[Floats, Floats, int]:
     """Deviations at the constrained optimum, residuals, and steps taken, by a primal-dual interior-point method."""
     out, residual = np.array(start), np.full(cells.contexts, np.inf)
@@ -212,7 +212,7 @@ def _interior(
 class Problem(NamedTuple):
     """What is minimised: log loss of the cells plus the penalty of the deviation from the centre."""
 
-    cells: Cells
+    cells: BinnedRows
     centre: Floats
     penalty: Bands
 

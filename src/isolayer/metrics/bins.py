@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from isolayer.errors import InputError, need
+from isolayer.errors import InputError, offered
 from isolayer.metrics.rows import Codes, Floats, both_classes, labels, probs, summed, weights
 from isolayer.metrics.sums import over
 
@@ -80,10 +80,8 @@ class BinSums:
             weight: Column of weights, or None.
             bins: How many bins.
         """
-        need("ibis", "data")
-        from isolayer.tables.metrics_query import bin_sums_of
-
-        return bin_sums_of(table, prob=prob, label=label, weight=weight, bins=bins)
+        sums = offered("bin_sums_of")(table, prob=prob, label=label, weight=weight, bins=bins)
+        return cast("BinSums", sums)
 
     @classmethod
     def of_distinct(cls, prob: Any, label: Any, weight: Any = None) -> BinSums:

@@ -8,12 +8,12 @@ What needs the distribution of scores (AUC, ECE) is in ``bins.py``.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.errors import InputError, need
+from isolayer.errors import InputError, offered
 from isolayer.metrics.rows import PROB_FLOOR, Floats, both_classes, codes, finite, labels, probs, summed, weights
 
 
@@ -103,10 +103,7 @@ class Sums:
             label: Column of labels in [0, 1].
             weight: Column of weights, or None.
         """
-        need("ibis", "data")
-        from isolayer.tables.metrics_query import sums_of
-
-        return sums_of(table, prob=prob, label=label, weight=weight)
+        return cast("Sums", offered("sums_of")(table, prob=prob, label=label, weight=weight))
 
     def merge(self, other: Sums) -> Sums:
         """The sums of both sets of rows; ``a + b`` is the same."""
@@ -192,10 +189,8 @@ class SegmentSums:
             segment: Column of segments.
             weight: Column of weights, or None.
         """
-        need("ibis", "data")
-        from isolayer.tables.metrics_query import segment_sums_of
-
-        return segment_sums_of(table, prob=prob, label=label, segment=segment, weight=weight)
+        sums = offered("segment_sums_of")(table, prob=prob, label=label, segment=segment, weight=weight)
+        return cast("SegmentSums", sums)
 
     def merge(self, other: SegmentSums) -> SegmentSums:
         """The sums of both sets of rows, over the segments of either; ``a + b`` is the same."""

@@ -1,1 +1,5 @@
 """Torch modules: the monotone layers, and curves as layers."""
+
+from isolayer.errors import need
+
+need("torch")

@@ -57,8 +57,8 @@ class ContextIsotonicLayer(nn.Module):
         projection: Take one dense vector of this size a row (key ``"vector"``), projected to bucket weights.
         constraint: ``"relu"``, ``"softplus"`` or None, as in `IsotonicLayer`.
         init: Slope of every bucket at the start.
-        beyond: ``"clip"`` or ``"extend"``, as in `IsotonicLayer`.
-        revive: As in `IsotonicLayer`.
+        extrapolation: ``"clip"`` or ``"extend"``, as in `IsotonicLayer`.
+        leaky_gradient: As in `IsotonicLayer`.
         sparse: Sparse gradients for the tables, for `torch.optim.SparseAdam`.
 
     >>> layer = ContextIsotonicLayer({"position": 20, "device": 3})
@@ -81,13 +81,20 @@ class ContextIsotonicLayer(nn.Module):
         projection: int | None = None,
         constraint: Constraint = "relu",
         init: float = 1.0,
-        beyond: Beyond = "clip",
-        revive: bool = True,
+        extrapolation: Beyond = "clip",
+        leaky_gradient: bool = True,
         sparse: bool = False,
     ) -> None:
         super().__init__()
         _check(contexts, mode=mode, rank=rank, hash_buckets=hash_buckets, projection=projection)
-        self.base = IsotonicLayer(units, grid=grid, constraint=constraint, init=init, beyond=beyond, revive=revive)
+        self.base = IsotonicLayer(
+            units,
+            grid=grid,
+            constraint=constraint,
+            init=init,
+            extrapolation=extrapolation,
+            leaky_gradient=leaky_gradient,
+        )
         self.contexts, self.mode, self.hash_buckets = dict(contexts), mode, hash_buckets
         self.rank, self.projection, self.sparse = rank, projection, sparse
         self.sizes = [hash_buckets or size for size in contexts.values()]
@@ -133,7 +140,9 @@ class ContextIsotonicLayer(nn.Module):
         curves, rows = self._curves([self._ids(name, context) for name in self.contexts], context)
         units = torch.arange(self.units, device=logit.device, dtype=torch.int32)
         rows = (rows.to(torch.int32) * self.units).unsqueeze(1) + units  # [batch, units]
-        calibrated = piecewise_linear(logit, curves.flatten(0, 1), rows, grid=self.grid, beyond=self.base.beyond)
+        calibrated = piecewise_linear(
+            logit, curves.flatten(0, 1), rows, grid=self.grid, extrapolation=self.base.extrapolation
+        )
         return calibrated.to(torch.promote_types(logit.dtype, self.base.weight.dtype))
 
     def prob(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
@@ -221,7 +230,7 @@ class ContextIsotonicLayer(nn.Module):
     def _knots(self, delta: Tensor) -> Tensor:
         """Knot values from offsets ``[n, units * (1 + buckets)]`` to the base curve."""
         delta = delta.view(len(delta), self.units, self.grid.buckets + 1)
-        slope = slopes(self.base.weight + delta[..., 1:], self.base.constraint, revive=self.base.revive)
+        slope = slopes(self.base.weight + delta[..., 1:], self.base.constraint, leaky_gradient=self.base.leaky_gradient)
         bias = delta[..., 0] if self.base.bias is None else self.base.bias + delta[..., 0]
         return knot_values(slope, bias, grid=self.grid)
 

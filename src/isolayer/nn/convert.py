@@ -42,10 +42,10 @@ def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> IsotonicL
     grid = curves.grid
     slope = np.diff(curves.values, axis=1, prepend=curves.values[:, :1] - grid.step) / grid.step  # bucket 0 has slope 1
     bias = curves.values[:, 0] - grid.lower
-    base = _filled(IsotonicLayer(grid=grid, beyond="extend").to(dtype), slope[0], bias[0])
+    base = _filled(IsotonicLayer(grid=grid, extrapolation="extend").to(dtype), slope[0], bias[0])
     if not curves.contexts:
         return base
-    layer = ContextIsotonicLayer({CURVE: len(slope)}, grid=grid, beyond="extend").to(dtype)
+    layer = ContextIsotonicLayer({CURVE: len(slope)}, grid=grid, extrapolation="extend").to(dtype)
     _filled(layer.base, slope[0], bias[0])
     offset = np.concatenate([(bias - bias[0])[:, None], slope - slope[0]], axis=1)
     table: Any = layer.tables[0]

@@ -74,7 +74,7 @@ class _PrefixSum(torch.autograd.Function):
 
 
 def piecewise_linear(
-    x: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, beyond: Beyond = "clip"
+    x: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Beyond = "clip"
 ) -> Tensor:
     r"""Evaluate one of many piecewise-linear curves at each input.
 
@@ -87,7 +87,7 @@ def piecewise_linear(
         rows: The curve of each input, integers that broadcast against ``x``. By default the first, or, where there
             are several, curve ``u`` for column ``u`` of ``x``.
         grid: Where the knots are.
-        beyond: ``"clip"`` holds the end values outside the grid (the paper's); ``"extend"`` goes on with slope 1.
+        extrapolation: ``"clip"`` holds the end values outside the grid (the paper's); ``"extend"`` has slope 1 there.
 
     >>> grid = Grid(lower=0, upper=2, step=1)
     >>> piecewise_linear(torch.tensor([0.5, 1.5]), torch.tensor([[-1.0, 0.0, 1.0, 4.0]]), grid=grid)
@@ -107,7 +107,7 @@ def piecewise_linear(
         z = start.lerp_(end, fraction)
     else:
         z = apply(_PiecewiseLinear, x, curves, rows, grid)
-    if beyond == "extend":
+    if extrapolation == "extend":
         z = z + (x - x.clamp(grid.lower, grid.upper))
     return z.to(dtype)
 
@@ -201,7 +201,7 @@ class _PiecewiseLinear(torch.autograd.Function):
 
 
 def piecewise_linear_inverse(
-    z: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, beyond: Beyond = "clip"
+    z: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Beyond = "clip"
 ) -> Tensor:
     r"""The smallest ``x`` on the grid whose value reaches ``z``: :math:`x = \inf\{t : k(t) \ge z\}`.
 
@@ -213,7 +213,7 @@ def piecewise_linear_inverse(
         knot_values: One curve a row, shape ``[curves, buckets + 1]``.
         rows: The curve of each value, integers that broadcast against ``z``; by default the first.
         grid: Where the knots are.
-        beyond: Outside the curve's range: the grid's end (``"clip"``), or on with slope 1 (``"extend"``).
+        extrapolation: Outside the curve's range: the grid's end (``"clip"``), or on with slope 1 (``"extend"``).
 
     >>> grid = Grid(lower=0, upper=2, step=1)
     >>> piecewise_linear_inverse(torch.tensor([0.5, 1.0]), torch.tensor([[-1.0, 0.0, 1.0, 1.0]]), grid=grid)
@@ -238,6 +238,6 @@ def piecewise_linear_inverse(
     width_of = torch.where(end > start, end - start, torch.ones_like(start))
     fraction = ((z - start) / width_of).clamp(0, 1)
     x = grid.lower + grid.step * ((left - 1) + fraction)
-    if beyond == "extend":
+    if extrapolation == "extend":
         x = x + (z - start).clamp(max=0) + (z - end).clamp(min=0)
     return x

@@ -32,20 +32,20 @@ class _RevivingReLU(torch.autograd.Function):
         return torch.where(weight > 0, grad, grad.clamp(max=0))
 
 
-def slopes(weight: Tensor, constraint: Constraint, *, revive: bool = True) -> Tensor:
+def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = True) -> Tensor:
     """Bucket slopes from raw bucket weights: non-negative unless the constraint is None (eq. 5).
 
     Args:
         weight: Raw weights, any shape.
         constraint: ``"relu"`` (the paper's), ``"softplus"`` (never exactly flat) or None (any slope).
-        revive: Under ReLU, pass the gradient to a negative weight when the loss wants it larger. The function is the
-            same; without it a slope that once went below zero is dead for ever.
+        leaky_gradient: Under ReLU, pass the gradient to a negative weight when the loss wants it larger. The function
+            is the same; without it a slope that once went below zero stays dead.
 
     >>> slopes(torch.tensor([-1.0, 2.0]), "relu")
     tensor([0., 2.])
     """
     if constraint == "relu":
-        if revive and torch.is_grad_enabled():
+        if leaky_gradient and torch.is_grad_enabled():
             return apply(_RevivingReLU, weight)
         return torch.relu(weight)
     if constraint == "softplus":
@@ -83,9 +83,9 @@ class IsotonicLayer(nn.Module):
             piecewise-linear function.
         init: Slope of every bucket at the start.
         bias: Whether each unit has a bias.
-        beyond: Outside the grid: ``"clip"`` (the paper's) or ``"extend"``, which goes on with slope 1, so that no two
-            scores tie.
-        revive: Whether a bucket weight below zero can come back; see `slopes`.
+        extrapolation: Outside the grid: ``"clip"`` (the paper's) or ``"extend"``, which continues with slope 1, so that
+            no two scores tie.
+        leaky_gradient: Whether a bucket weight below zero can come back; see `slopes`.
 
     >>> layer = IsotonicLayer(units=2)
     >>> layer(torch.tensor([-1.0, 0.5])).detach().round(decimals=4)
@@ -101,16 +101,18 @@ class IsotonicLayer(nn.Module):
         constraint: Constraint = "relu",
         init: float = 1.0,
         bias: bool = True,
-        beyond: Beyond = "clip",
-        revive: bool = True,
+        extrapolation: Beyond = "clip",
+        leaky_gradient: bool = True,
     ) -> None:
         super().__init__()
         if isinstance(units, bool) or not isinstance(units, int) or units < 1:
             raise InputError(f"units: expected a positive integer, got {units!r}; one unit a task")
-        if beyond not in ("clip", "extend"):
-            raise InputError(f"beyond: expected 'clip' or 'extend', got {beyond!r}; 'clip' is the paper's")
+        if extrapolation not in ("clip", "extend"):
+            raise InputError(
+                f"extrapolation: expected 'clip' or 'extend', got {extrapolation!r}; 'clip' is the paper's"
+            )
         self.units, self.grid = units, grid or Grid()
-        self.constraint, self.beyond, self.revive = constraint, beyond, revive
+        self.constraint, self.extrapolation, self.leaky_gradient = constraint, extrapolation, leaky_gradient
         self.weight = nn.Parameter(torch.full((units, self.grid.buckets), initial_weight(init, constraint)))
         self.bias = nn.Parameter(torch.zeros(units)) if bias else None
 
@@ -121,7 +123,7 @@ class IsotonicLayer(nn.Module):
         tensor([[-1.,  0.,  1.]])
         """
         weight = self.weight if weight_delta is None else self.weight + weight_delta
-        slope = slopes(weight, self.constraint, revive=self.revive)
+        slope = slopes(weight, self.constraint, leaky_gradient=self.leaky_gradient)
         bias = self.bias if self.bias is None or slope.dim() == 2 else self.bias.expand(slope.shape[:-1])
         return knot_values(slope, bias, grid=self.grid)
 
@@ -142,7 +144,7 @@ class IsotonicLayer(nn.Module):
         if curves.dim() == 3:  # every input has its own curve
             rows = torch.arange(logit.numel(), device=logit.device).view(logit.shape)
             curves = curves.flatten(0, 1)
-        calibrated = piecewise_linear(logit, curves, rows, grid=self.grid, beyond=self.beyond)
+        calibrated = piecewise_linear(logit, curves, rows, grid=self.grid, extrapolation=self.extrapolation)
         return calibrated.to(torch.promote_types(logit.dtype, self.weight.dtype))
 
     def prob(self, logit: Tensor) -> Tensor:
@@ -163,7 +165,9 @@ class IsotonicLayer(nn.Module):
             raise InputError("inverse: expected a monotone layer, got constraint=None; use 'relu' or 'softplus'")
         logit = self._columns(logit)
         rows = torch.arange(self.units, device=logit.device)
-        return piecewise_linear_inverse(logit, self.knot_values(), rows, grid=self.grid, beyond=self.beyond)
+        return piecewise_linear_inverse(
+            logit, self.knot_values(), rows, grid=self.grid, extrapolation=self.extrapolation
+        )
 
     @torch.no_grad()
     def curve(self) -> tuple[Tensor, Tensor]:
@@ -180,7 +184,7 @@ class IsotonicLayer(nn.Module):
         """Arguments as the constructor takes them."""
         return (
             f"units={self.units}, grid={self.grid}, constraint={self.constraint!r}, "
-            f"bias={self.bias is not None}, beyond={self.beyond!r}, revive={self.revive}"
+            f"bias={self.bias is not None}, extrapolation={self.extrapolation!r}, leaky_gradient={self.leaky_gradient}"
         )
 
     def _columns(self, logit: Tensor) -> Tensor:

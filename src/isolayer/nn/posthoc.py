@@ -182,7 +182,7 @@ def _weights(values: NDArray[np.float64], grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 def _global_layer(curves: list[Curves]) -> IsotonicLayer:
-    layer = IsotonicLayer(len(curves), grid=curves[0].grid, beyond="extend")
+    layer = IsotonicLayer(len(curves), grid=curves[0].grid, extrapolation="extend")
     weight, bias = _weights(np.stack([curve.values[0] for curve in curves]), layer.grid)
     layer.load_state_dict({"weight": weight, "bias": bias})
     return layer
@@ -191,7 +191,7 @@ def _global_layer(curves: list[Curves]) -> IsotonicLayer:
 def _context_layer(curves: list[Curves], rows: NDArray[np.int64]) -> ContextIsotonicLayer:
     """A layer over ``rows [n, tasks]``: for each, the row of every task's curve. The base is the global curve."""
     grid = curves[0].grid
-    layer = ContextIsotonicLayer({"row": len(rows)}, units=len(curves), grid=grid, beyond="extend")
+    layer = ContextIsotonicLayer({"row": len(rows)}, units=len(curves), grid=grid, extrapolation="extend")
     values = np.stack([curve.values[rows[:, task]] for task, curve in enumerate(curves)], 1)  # [n, tasks, knots]
     base_weight, base_bias = _weights(np.stack([curve.values[0] for curve in curves]), grid)
     weight, bias = _weights(values, grid)

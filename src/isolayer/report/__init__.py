@@ -11,6 +11,10 @@ pack       large columns made small
 page       all of it in one HTML file
 """
 
+from isolayer.errors import need
+
+need("altair")
+
 from isolayer.report.charts import plot_curves, plot_observed_over_expected, plot_reliability
 from isolayer.report.page import write, write_fitted
 

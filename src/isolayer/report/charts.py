@@ -23,7 +23,7 @@ from isolayer.report.theme import COLOUR, RATIO_COLOURS, RATIO_STEPS, SERIES, pr
 if TYPE_CHECKING:
     import altair as alt
 else:
-    alt = need("altair", "report")
+    alt = need("altair")
 
 Floats = NDArray[np.float64]
 Records = list[dict[str, Any]]

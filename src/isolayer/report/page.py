@@ -112,7 +112,7 @@ def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, titl
         footer=f"Made by isolayer {_version()}.",
         evidence=_plain(data),
         columns=pack.text(),
-        library=need("vl_convert", "report").javascript_bundle().replace("</script", "<\\/script"),
+        library=need("vl_convert").javascript_bundle().replace("</script", "<\\/script"),
         script=_resource("page.js"),
     )
 

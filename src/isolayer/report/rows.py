@@ -106,7 +106,7 @@ def from_log(
     w = weights(None if weight is None else column(log, weight), len(scores))
     rows = Rows(
         scores if curves.scale == "logit" else logit_of(scores),
-        curves.decision(scores, context),
+        curves.decision_function(scores, context),
         y,
         w,
         {name: _encoded(column(log, name), name, len(scores)) for name in wanted},
@@ -201,7 +201,7 @@ def _read(log: Any, names: list[str]) -> Any:
     """A frame as it is; of what an engine holds, the columns that are asked for and there."""
     if not isinstance(log, str | Path) and type(log).__module__.split(".")[0] not in ("ibis", "duckdb", "_duckdb"):
         return log
-    need("ibis", "data")
+    need("ibis")
     from isolayer.tables.sources import collect
 
     return collect(log, lambda table: table.select([name for name in dict.fromkeys(names) if name in table.columns]))

@@ -16,7 +16,7 @@ from isolayer.errors import need
 if TYPE_CHECKING:
     import altair as alt
 else:
-    alt = need("altair", "report")
+    alt = need("altair")
 
 PALETTE = {
     "ink": ("#1f2328", "#e9e7e2"),

@@ -164,7 +164,7 @@ def _key_column(curves: Curves, name: str) -> pa.Array:
 
 
 def _cells(knots: int, pack: int) -> int:
-    """Cells a curve has: its buckets, a few at a time."""
+    """BinnedRows a curve has: its buckets, a few at a time."""
     return -(-(knots - 1) // pack)
 
 

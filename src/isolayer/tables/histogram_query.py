@@ -61,7 +61,7 @@ class RowsDropped(UserWarning):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ColumnSpec:
     """What the columns of a table mean.
 
     Args:
@@ -96,60 +96,63 @@ class Reading:
 
 
 def histogram_of(
-    source: Any, reading: Reading, *, on_bad_rows: OnBadRows = "error"
+    source: Any, spec: ColumnSpec, *, on_bad_rows: OnBadRows = "error"
 ) -> tuple[Histogram, dict[str, int]]:
     """Sum the rows of a table where it lives.
 
     Args:
         source: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
-        reading: What its columns mean.
+        spec: What its columns mean.
         on_bad_rows: ``"error"`` refuses a table with rows that cannot be used; ``"drop"`` leaves them out and warns.
 
     Returns:
         The histogram, and how many rows of each kind were left out.
 
     >>> frame = {"score": [0.1, 0.2, 9.0], "label": [0, 1, 1], "device": ["tv", "tv", "web"]}
-    >>> histogram, dropped = histogram_of(frame, Reading(("device",)))
+    >>> histogram, dropped = histogram_of(frame, ColumnSpec(("device",)))
     >>> histogram.keys[0].tolist(), histogram.positive.tolist(), dropped
     (['tv', 'web'], [0.0, 1.0, 1.0], {})
     """
     if on_bad_rows not in ("error", "drop"):
         raise InputError(f'on_bad_rows: expected "error" or "drop", got {on_bad_rows!r}; choose one')
-    newest = latest(source, reading)
-    cells = collect(source, lambda table: grouped(table, reading, newest=newest))
-    bad = _bad_rows(cells, reading)
+    newest = latest(source, spec)
+    cells = collect(source, lambda table: grouped(table, spec, newest=newest))
+    bad = _bad_rows(cells, spec)
     if bad:
         total = sum(cells["count"].to_pylist())
         counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
         if on_bad_rows == "error":
-            query = sample_query(source, reading)
+            query = sample_query(source, spec)
             raise InputError(
-                f"rows: expected {_rule(reading)}, got {counts} in {total} rows; repair them, or leave them out by "
+                f"rows: expected {_rule(spec)}, got {counts} in {total} rows; repair them, or leave them out by "
                 f'on_bad_rows="drop". To see some: {query}'
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
     kept = pc.greater_equal(cells["bin"], 0)
-    return _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), reading), bad
+    return _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), spec), bad
 
 
-def grouped(table: Table, reading: Reading, *, newest: float | None = None) -> Table:
+def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:
+    """What :meth:`Histogram.from_table` offers; ``columns`` are the fields of :class:`ColumnSpec`, in their order."""
+    return histogram_of(source, ColumnSpec(*columns), on_bad_rows=on_bad_rows)[0]
+
+
+def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> Table:
     """The histogram of a table as one lazy expression: contexts, ``fold`` if there are any, ``bin``, sums.
 
     Contexts are called ``context_0`` and so on, whatever their names, so that none is taken for a sum.
 
     >>> rows = ibis.table({"score": "float64", "label": "int8", "bin": "string"}, name="rows")
-    >>> grouped(rows, Reading(("bin",))).columns
+    >>> grouped(rows, ColumnSpec(("bin",))).columns
     ('context_0', 'bin', 'count', 'positive', 'logit')
     """
-    _check_columns(table, reading)
-    _, logit = _logit(table, reading)
-    label, weight = table[reading.label].cast("float64"), _weight(table, reading, newest)
-    keys = {_context(place): table[name] for place, name in enumerate(reading.contexts)}
-    if reading.folds is not None:
-        keys["fold"] = _fold(table, reading)
-    prepared = table.select(
-        **keys, bin=_bin(table, reading, weight), label=label, logit=logit, **_named("weight", weight)
-    )
+    _check_columns(table, spec)
+    _, logit = _logit(table, spec)
+    label, weight = table[spec.label].cast("float64"), _weight(table, spec, newest)
+    keys = {_context(place): table[name] for place, name in enumerate(spec.contexts)}
+    if spec.folds is not None:
+        keys["fold"] = _fold(table, spec)
+    prepared = table.select(**keys, bin=_bin(table, spec, weight), label=label, logit=logit, **_named("weight", weight))
     label, logit = prepared["label"], prepared["logit"]
     if weight is None:
         sums = {"positive": label.sum(), "logit": logit.sum()}
@@ -183,12 +186,12 @@ def fold_of(score: NDArray[np.float64], folds: int) -> NDArray[np.int64]:
     return np.asarray(_mix(whole) % folds)
 
 
-def sample_query(source: Any, reading: Reading) -> str:
+def sample_query(source: Any, spec: ColumnSpec) -> str:
     """SQL, on one line, that shows ten rows that cannot be used."""
     table = unbound(source, "relation") if is_relation(source) else as_table(source)
     lasting = isinstance(source, ibis.Table | str | Path)
     table = table if lasting or is_relation(source) else ibis.table(table.schema(), name="frame")
-    good = ibis.and_(*(rule for _, rule in _rules(table, reading, _plain_weight(table, reading))))
+    good = ibis.and_(*(rule for _, rule in _rules(table, spec, _plain_weight(table, spec))))
     bad = table.filter(~good.fill_null(False)).limit(10)
     query = re.sub(r"\s+", " ", str(ibis.to_sql(bad)))
     return _from_files(query, ibis.get_backend(table)) if lasting else query
@@ -203,56 +206,56 @@ def _from_files(query: str, backend: Any) -> str:
     return query
 
 
-def latest(source: Any, reading: Reading) -> float | None:
-    """The newest time in a table, in the units of :class:`Reading`'s half-life; None when nothing is forgotten."""
-    if reading.half_life is None:
+def latest(source: Any, spec: ColumnSpec) -> float | None:
+    """The newest time in a table, in the units of :class:`ColumnSpec`'s half-life; None when nothing is forgotten."""
+    if spec.half_life is None:
         return None
-    answer = collect(source, lambda table: table.agg(newest=_time(table, reading).max()))
+    answer = collect(source, lambda table: table.agg(newest=_time(table, spec).max()))
     newest = answer["newest"][0].as_py()
     return None if newest is None else float(newest)
 
 
-def _check_columns(table: Table, reading: Reading) -> None:
+def _check_columns(table: Table, spec: ColumnSpec) -> None:
     columns = table.schema()
-    rate, life = reading.negative_rate, reading.half_life
-    numeric = [reading.score, reading.label, reading.weight, rate if isinstance(rate, str) else None]
-    group = reading.folds[1] if isinstance(reading.folds, tuple) else None
-    for name in [*reading.contexts, *numeric, group, life and life[0]]:
+    rate, life = spec.negative_rate, spec.half_life
+    numeric = [spec.score, spec.label, spec.weight, rate if isinstance(rate, str) else None]
+    group = spec.folds[1] if isinstance(spec.folds, tuple) else None
+    for name in [*spec.contexts, *numeric, group, life and life[0]]:
         if name is not None and name not in columns:
             raise InputError(f"column {name}: expected it in the table, got {list(columns)}; name another")
     for name in numeric:
         if name is not None and not is_number(columns[name]):
             raise InputError(f"column {name}: expected numbers, got {columns[name]}; convert it")
-    folds = reading.folds[0] if isinstance(reading.folds, tuple) else reading.folds
+    folds = spec.folds[0] if isinstance(spec.folds, tuple) else spec.folds
     if folds is not None and not 1 <= folds <= 127:
         raise InputError(f"folds: expected a number from 1 to 127, got {folds}; try 5")
 
 
-def _logit(table: Table, reading: Reading) -> tuple[Value, Value]:
-    return logit_expression(table[reading.score], reading.scale)
+def _logit(table: Table, spec: ColumnSpec) -> tuple[Value, Value]:
+    return logit_expression(table[spec.score], spec.scale)
 
 
-def _plain_weight(table: Table, reading: Reading) -> Value | None:
-    return None if reading.weight is None else table[reading.weight].cast("float64")
+def _plain_weight(table: Table, spec: ColumnSpec) -> Value | None:
+    return None if spec.weight is None else table[spec.weight].cast("float64")
 
 
-def _weight(table: Table, reading: Reading, newest: float | None) -> Value | None:
+def _weight(table: Table, spec: ColumnSpec, newest: float | None) -> Value | None:
     """Weight of each row, with kept negatives and age taken in; None when every row weighs 1."""
-    weight, label = _plain_weight(table, reading), table[reading.label].cast("float64")
-    rate = reading.negative_rate
+    weight, label = _plain_weight(table, spec), table[spec.label].cast("float64")
+    rate = spec.negative_rate
     if rate is not None:
         share = table[rate].cast("float64") if isinstance(rate, str) else double(rate)
         factor = ibis.ifelse(label == double(0), double(1) / share, double(1))
         weight = factor if weight is None else factor * weight
-    if reading.half_life is not None and newest is not None:
-        age = (double(newest) - _time(table, reading)) / double(_half_life(table, reading))
+    if spec.half_life is not None and newest is not None:
+        age = (double(newest) - _time(table, spec)) / double(_half_life(table, spec))
         factor = (-age * double(math.log(2))).exp()
         weight = factor if weight is None else factor * weight
     return weight
 
 
-def _half_life(table: Table, reading: Reading) -> float:
-    name, length = reading.half_life or ("", 0.0)
+def _half_life(table: Table, spec: ColumnSpec) -> float:
+    name, length = spec.half_life or ("", 0.0)
     is_time = table[name].type().is_timestamp() or table[name].type().is_date()
     if is_time != isinstance(length, timedelta):
         rule = "a timedelta for the datetimes" if is_time else "a number in the units"
@@ -260,9 +263,9 @@ def _half_life(table: Table, reading: Reading) -> float:
     return length.total_seconds() if isinstance(length, timedelta) else float(length)
 
 
-def _time(table: Table, reading: Reading) -> Value:
+def _time(table: Table, spec: ColumnSpec) -> Value:
     """Time as a double: seconds for dates and timestamps."""
-    column = table[(reading.half_life or ("",))[0]]
+    column = table[(spec.half_life or ("",))[0]]
     if column.type().is_date():
         column = column.cast("timestamp")
     if column.type().is_timestamp():
@@ -271,19 +274,19 @@ def _time(table: Table, reading: Reading) -> Value:
     return ibis.ifelse(finite(number), number, ibis.null("float64"))
 
 
-def _rules(table: Table, reading: Reading, weight: Value | None) -> list[tuple[int, Value]]:
+def _rules(table: Table, spec: ColumnSpec, weight: Value | None) -> list[tuple[int, Value]]:
     """What must hold for a row to be used, with the bin of the rows for which it does not."""
-    rules = [(_SCORE, _logit(table, reading)[0]), (_LABEL, within(table[reading.label], 0, 1))]
-    rate, life = reading.negative_rate, reading.half_life
+    rules = [(_SCORE, _logit(table, spec)[0]), (_LABEL, within(table[spec.label], 0, 1))]
+    rate, life = spec.negative_rate, spec.half_life
     if isinstance(rate, str):
         share = table[rate].cast("float64")
         rules.append((_RATE, within(table[rate], 0, 1) & (share > double(0))))
     if life is not None:
-        rules.append((_TIME, _time(table, reading).notnull()))
+        rules.append((_TIME, _time(table, spec).notnull()))
     if weight is not None:
         rules.append((_WEIGHT, within(weight, 0, MOST_WEIGHT)))
-    if reading.missing == "error":
-        rules += [(_CONTEXT, _known(table[name])) for name in reading.contexts]
+    if spec.missing == "error":
+        rules += [(_CONTEXT, _known(table[name])) for name in spec.contexts]
     return rules
 
 
@@ -291,13 +294,13 @@ def _known(context: Value) -> Value:
     return finite(context).fill_null(False) if context.type().is_floating() else context.notnull()
 
 
-def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
+def _bin(table: Table, spec: ColumnSpec, weight: Value | None) -> Value:
     """Bin of each row, or a negative number that says why it has none."""
-    grid, (_, logit) = reading.grid, _logit(table, reading)
+    grid, (_, logit) = spec.grid, _logit(table, spec)
     place = (logit - double(grid.lower)) * double(BINS_PER_STEP / grid.step)
     clipped = ibis.least(ibis.greatest(place, double(-1)), double(bins(grid) - 2))
     at = clipped.floor().cast("int32") + 1
-    rules = _rules(table, reading, weight)
+    rules = _rules(table, spec, weight)
     good = ibis.and_(*(rule for _, rule in rules))
     if weight is not None:
         at = ibis.ifelse(weight >= double(LEAST_WEIGHT), at, _UNUSED)
@@ -306,15 +309,15 @@ def _bin(table: Table, reading: Reading, weight: Value | None) -> Value:
     return ibis.ifelse(good, at, why).cast("int32")
 
 
-def _fold(table: Table, reading: Reading) -> Value:
+def _fold(table: Table, spec: ColumnSpec) -> Value:
     """A hash of the score, or of the column whose values stay together, in arithmetic that all engines share."""
-    if not isinstance(reading.folds, tuple):
-        score = table[reading.score].cast("float64")
+    if not isinstance(spec.folds, tuple):
+        score = table[spec.score].cast("float64")
         inside = ibis.least(ibis.greatest(score, double(-4096)), double(4096))
         whole = ((inside + double(4096)) * double(2.0**40)).floor().cast("int64")
         usable = finite(score)
-        return ibis.ifelse(usable, _mix(whole) % reading.folds, 0).cast("int64")
-    folds, name = reading.folds
+        return ibis.ifelse(usable, _mix(whole) % spec.folds, 0).cast("int64")
+    folds, name = spec.folds
     column = table[name]
     if column.type().is_integer():
         return (_mix(column.cast("int64") % _PRIME + _PRIME) % folds).fill_null(0).cast("int64")
@@ -341,23 +344,23 @@ def _named(name: str, value: Value | None) -> dict[str, Value]:
     return {} if value is None else {name: value}
 
 
-def _rule(reading: Reading) -> str:
-    score = "finite scores" if reading.scale == "logit" else "scores in [0, 1]"
-    weight = "" if reading.weight is None else f", weights from 0 to {MOST_WEIGHT}"
-    return f"{score}, labels in [0, 1]{weight}" + (", no missing contexts" if reading.missing == "error" else "")
+def _rule(spec: ColumnSpec) -> str:
+    score = "finite scores" if spec.scale == "logit" else "scores in [0, 1]"
+    weight = "" if spec.weight is None else f", weights from 0 to {MOST_WEIGHT}"
+    return f"{score}, labels in [0, 1]{weight}" + (", no missing contexts" if spec.missing == "error" else "")
 
 
-def _bad_rows(cells: pa.Table, reading: Reading) -> dict[str, int]:
+def _bad_rows(cells: pa.Table, spec: ColumnSpec) -> dict[str, int]:
     """How many rows of each kind cannot be used."""
     bad = cells.filter(pc.less(cells["bin"], _UNUSED))
     kind, count = bad["bin"].to_numpy(), bad["count"].to_numpy()
-    kinds = _KINDS if reading.scale == "logit" else _KINDS | {_SCORE: _PROBS}
+    kinds = _KINDS if spec.scale == "logit" else _KINDS | {_SCORE: _PROBS}
     return {text: int(count[kind == code].sum()) for code, text in kinds.items() if (kind == code).any()}
 
 
-def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
+def _histogram(cells: pa.Table, spec: ColumnSpec) -> Histogram:
     """Number the groups of an engine's answer, and put its cells in order."""
-    coded = [encode(_fast(cells[_context(place)]), name) for place, name in enumerate(reading.contexts)]
+    coded = [encode(_fast(cells[_context(place)]), name) for place, name in enumerate(spec.contexts)]
     sizes = [len(vocabulary) for vocabulary, _ in coded]
     parts, group = combine([codes for _, codes in coded], sizes, len(cells))
     keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
@@ -366,18 +369,14 @@ def _histogram(cells: pa.Table, reading: Reading) -> Histogram:
     names = ("count", "weight", "weight_squared", "positive", "logit")
     present = {name: cells[name].to_numpy() for name in names if name in cells.column_names}
     groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1
-    order = _order((group * folds + fold) * bins(reading.grid) + at, groups * folds * bins(reading.grid))
+    order = _order((group * folds + fold) * bins(spec.grid) + at, groups * folds * bins(spec.grid))
     if order is None:
         place, sums = (group, fold, at), {name: column.astype(np.float64) for name, column in present.items()}
         counts = sums["count"]  # where nothing is weighted, weights are counts
-        return Histogram._gather(
-            reading.grid, reading.contexts, keys, place, [sums.get(name, counts) for name in names]
-        )
+        return Histogram._gather(spec.grid, spec.contexts, keys, place, [sums.get(name, counts) for name in names])
     totals = {name: column[order].astype(np.float64, copy=False) for name, column in present.items()}
     place = group[order], fold[order], at[order]
-    return Histogram(
-        reading.grid, reading.contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names)
-    )
+    return Histogram(spec.grid, spec.contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names))
 
 
 def _fast(column: pa.ChunkedArray) -> Any:

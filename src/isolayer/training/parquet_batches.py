@@ -145,7 +145,7 @@ class ParquetLogs:
     @cached_property
     def row_groups(self) -> list[RowGroup]:
         """Row groups of the log, from the files' footers alone."""
-        parquet = need("pyarrow.parquet", "train")
+        parquet = need("pyarrow.parquet")
         groups: list[RowGroup] = []
         for path in self.files:
             with parquet.ParquetFile(path) as file:
@@ -188,7 +188,7 @@ class ParquetLogs:
 
     def read(self, group: RowGroup, rows: NDArray[np.intp]) -> Any:
         """The given rows of a row group, as a pyarrow table."""
-        parquet = need("pyarrow.parquet", "train")
+        parquet = need("pyarrow.parquet")
         with parquet.ParquetFile(group.path) as file:
             return file.read_row_group(group.place, columns=self.columns.names).take(rows)
 
@@ -231,7 +231,7 @@ class LogBatches(IterableDataset[Batch]):
 
     def _blocks(self) -> Iterator[Any]:
         """Tables of whole batches, but for the last, rows shuffled within each if training."""
-        pyarrow = need("pyarrow", "train")
+        pyarrow = need("pyarrow")
         rank, world = self.place()
         share = self.logs.share(train=self.train, rank=rank, world=world)
         rng = np.random.default_rng([self.logs.seed, 1, self.epoch(), rank])

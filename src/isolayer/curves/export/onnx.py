@@ -33,7 +33,7 @@ _CHECKED = 2000  # curves that are compared after writing, at most
 
 
 def to_onnx(curves: Curves, path: str | PathLike[str], *, dtype: Floating = "float64") -> None:
-    """Write the curves as an ONNX model, and compare it with :meth:`Curves.predict` in onnxruntime before it is kept.
+    """Write the curves as an ONNX model, checked in onnxruntime against :meth:`Curves.predict_proba` before it is kept.
 
     Inputs are ``score`` (of ``dtype``) and one input a context under its own name (string, int64 or bool), each of
     shape ``[batch]``; the output is ``prob``, of ``dtype`` and the same shape. A missing context value is ``""`` or the
@@ -193,14 +193,14 @@ def _compare(curves: Curves, path: Path, dtype: Floating) -> None:
     score = logit if curves.scale == "logit" else 1 / (1 + np.exp(-logit))
     context = {name: _examples(curves, level, chosen) for level, name in enumerate(curves.contexts, start=1)}
     answer = predict(session(path), score.astype(dtype), context)
-    expected = curves.predict(score.astype(dtype).astype(np.float64), context or None)
+    expected = curves.predict_proba(score.astype(dtype).astype(np.float64), context or None)
     worst = float(np.abs(answer - expected).max())
     if not worst <= (1e-9 if dtype == "float64" else 1e-6):
         raise RuntimeError(f"the ONNX model differs from the curves by {worst:.1e} in probability; it was not written")
 
 
 def predict(session: Any, score: NDArray[Any], context: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Answer of a model to columns as :meth:`Curves.predict` takes them, missing values included."""
+    """Answer of a model to columns as :meth:`Curves.predict_proba` takes them, missing values included."""
     feed = {"score": score}
     for given in session.get_inputs():
         if given.name == "score":

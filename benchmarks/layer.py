@@ -119,7 +119,7 @@ def contexts(x: Tensor) -> Row:
 
 
 def revival() -> list[Row]:
-    """Decides the default of ``leaky_gradient``: loss above the target's entropy after training, from several starts."""
+    """Loss above the target's entropy after training from several starts, with and without ``leaky_gradient``."""
     progress("layer: revival of dead slopes")
     x = torch.linspace(-3, 3, 400)
     target = torch.sigmoid(2 * x)

@@ -202,6 +202,48 @@ def test_placement_of_many_slates_equals_one_by_one_and_fills_every_position():
     np.testing.assert_allclose(placement[17], placement_prob(utility[17:18], 10)[0], atol=1e-9)
 
 
+@settings(max_examples=50)
+@given(arrays(np.float64, (3, 5), elements=st.floats(-300, 300)), st.integers(1, 5))
+def test_placements_are_probabilities_that_the_estimator_takes(utility, positions):
+    placement = placement_prob(utility, positions)
+    assert 0 <= placement.min() <= placement.max() <= 1
+    np.testing.assert_allclose(placement.sum(1), 1, atol=1e-12)
+    shown = np.maximum(placement[:, :positions, :].diagonal(axis1=1, axis2=2), 1e-300)
+    assert item_position(np.ones((3, positions)), shown, shown).value == pytest.approx(positions)
+
+
+@given(arrays(np.float64, (2, 4), elements=st.floats(-1e6, 1e6)), st.permutations(range(4)))
+def test_rankings_have_a_probability_whatever_the_utilities(utility, order):
+    prob = ranking_propensity(utility, np.tile(order, (2, 1)))
+    assert np.isfinite(prob).all()
+    assert (prob >= 0).all()
+    assert (prob <= 1).all()
+    total = sum(ranking_propensity(utility, np.tile(one, (2, 1))) for one in permutations(range(4)))
+    np.testing.assert_allclose(total, 1)
+
+
+@given(seeds)
+def test_exposure_equals_the_obvious_loop_for_examination_by_position_item_and_slate(seed):
+    rng = np.random.default_rng(seed)
+    placement = rng.random((2, 3, 3))
+    for shape in ((3,), (3, 3), (2, 3, 3)):
+        examination = rng.random(shape)
+        at = np.broadcast_to(examination, placement.shape)
+        expected = [[sum(placement[s, i, k] * at[s, i, k] for k in range(3)) for i in range(3)] for s in range(2)]
+        np.testing.assert_allclose(exposure(placement, examination), expected)
+
+
+@given(seeds)
+def test_position_based_is_exact_when_examination_depends_on_the_item(seed):
+    shown, chance, _, target, logging, _, _ = slate_world(seed)
+    rng = np.random.default_rng(seed)
+    examination, relevance = np.sort(rng.uniform(0.1, 1, (4, 3)))[:, ::-1], rng.uniform(0.1, 0.9, 4)
+    click = examination[shown, np.arange(3)] * relevance[shown]
+    estimate = position_based(click, exposure(target, examination)[shown], exposure(logging, examination)[shown])
+    value = float((target * examination * relevance[:, None]).sum())
+    assert chance @ estimate.gain == pytest.approx(value, abs=1e-9)
+
+
 def slate_world(seed: int):
     """Every ranking of 3 of 4 items with its chance, clicks by examination x relevance, and the target's true value."""
     rng = np.random.default_rng(seed)
@@ -246,16 +288,36 @@ def test_examination_read_off_fitted_curves_is_that_of_the_clicks():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ipw([1, 0], [1.0]), "weight: expected one number a row, as reward, got shape [1] against [2]"),
-        (lambda: ipw([], []), "reward: expected one number a row, as reward, got shape [0]"),
+        (lambda: ipw([1, 0], [1.0]), "weight: expected one number per row, as reward, got shape [1] against [2]"),
+        (lambda: ipw([], []), "reward: expected one number per row, as reward, got shape [0]"),
+        (lambda: item_position([[math.nan]], [[1.0]], [[1.0]]), "click: expected finite numbers, got nan"),
+        (lambda: position_based([[1.0]], [[-1.0]], [[1.0]]), "target_exposure: expected numbers >= 0, got -1"),
         (lambda: ipw([math.nan], [1.0]), "reward: expected finite numbers, got NaN or infinity"),
         (lambda: ipw([1.0], [-1.0]), "weight: expected numbers >= 0, got -1; check the propensities"),
-        (lambda: snipw([1.0], [0.0]), "weight: expected a positive one, got zeros only"),
+        (lambda: snipw([1.0], [0.0]), "weight: expected a positive number, got zeros only"),
         (lambda: importance_weight([0.5], [0.0]), "logging_prob: expected probabilities in (0, 1], got 0; drop rows"),
         (lambda: importance_weight([0.5], [1.5]), "logging_prob: expected probabilities in (0, 1], got 1.5"),
         (lambda: importance_weight([-0.5], [0.5]), "target_prob: expected probabilities in [0, 1], got -0.5"),
         (lambda: importance_weight([1.5], [0.5]), "target_prob: expected probabilities in [0, 1], got 1.5"),
         (lambda: placement_prob([[0.0, 1.0]], 3), "positions: expected 1 to 2 (the items), got 3; show fewer"),
+        (
+            lambda: placement_prob([[0.0, 800.0]], 1),
+            "utility_logit: expected utilities within 700 of each other, got 800; raise the temperature",
+        ),
+        (lambda: ranking_propensity([[0.0, 1.0]], [[0, 0]]), "ranking: expected different items, got one twice"),
+        (lambda: ranking_propensity([[0.0, 1.0]], [[0, -1]]), "ranking: expected items from 0 to 1, got -1 to 0"),
+        (lambda: ranking_propensity([[0.0, 1.0]], [[0, 2]]), "ranking: expected items from 0 to 1, got 0 to 2"),
+        (lambda: ranking_propensity([[0.0, 1.0]], [[0], [1]]), "ranking: expected one for each of the 1 slates, got 2"),
+        (
+            lambda: exposure(np.ones((2, 3, 3)), np.ones(2)),
+            "examination: expected shape [3] or [3, 3] or [2, 3, 3], got [2]; give one number per position",
+        ),
+        (lambda: exposure(np.ones((2, 2)), [1.0, math.nan]), "examination: expected finite numbers >= 0, got nan"),
+        (lambda: exposure([[0.5, -0.1]], [1.0, 1.0]), "placement: expected finite numbers >= 0, got -0.1"),
+        (
+            lambda: expected_reward([[0.5, 0.5]], [[1.0]]),
+            "reward_hat: expected the shape of target_prob, [1, 2], got [1, 1]; give [n, actions] twice",
+        ),
         (lambda: softmax_propensity([0.0], temperature=0), "temperature: expected a positive number, got 0"),
         (lambda: softmax_propensity([math.inf]), "utility_logit: expected finite numbers, got NaN or infinity"),
         (lambda: position_based([[1.0]], [[1.0]], [[0.0]]), "logging_exposure: expected positive numbers, got 0"),

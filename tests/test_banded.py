@@ -8,14 +8,15 @@ from isolayer.fitting.banded import Bands, factorise, gram, inverse_bands, solve
 
 def dense(bands, column):
     diagonal, first, second = (band[:, column if band.shape[1] > 1 else 0] for band in bands)
-    upper = np.diag(first, 1) + np.diag(second, 2)
+    n = len(diagonal)
+    upper = (np.diag(first, 1) if n > 1 else 0) + (np.diag(second, 2) if n > 2 else np.zeros((n, n)))
     return np.diag(diagonal) + upper + upper.T
 
 
-@pytest.fixture(params=[3, 4, 9])
+@pytest.fixture(params=[1, 2, 3, 4, 9])
 def bands(request):
     rng, n = np.random.default_rng(request.param), request.param
-    return Bands(rng.uniform(5, 6, (n, 4)), rng.normal(size=(n - 1, 4)), rng.normal(size=(n - 2, 4)))
+    return Bands(rng.uniform(5, 6, (n, 4)), rng.normal(size=(n - 1, 4)), rng.normal(size=(max(n - 2, 0), 4)))
 
 
 def test_solving_inverting_and_multiplying(bands):
@@ -39,7 +40,7 @@ def test_several_right_hand_sides_at_once(bands):
 
 
 def test_traces_of_products(bands):
-    other = gram(2, len(bands.diagonal))
+    other = gram(1, len(bands.diagonal))
     expected = [np.trace(dense(bands, column) @ dense(other, column)) for column in range(4)]
     np.testing.assert_allclose(bands.inner(other), expected)
 

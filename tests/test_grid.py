@@ -85,6 +85,15 @@ def test_a_grid_that_cannot_be_says_what_would(arguments, message):
     assert str(error.value) == message
 
 
+def test_a_grid_too_fine_to_be_served_is_refused():
+    with pytest.raises(InputError) as error:
+        Grid(step=1e-9)
+    assert str(error.value) == (
+        "grid: expected at most 65,536 buckets, got 25,000,000,000 steps of 1e-09; use step=0.025 or larger"
+    )
+    assert Grid(step=0.025).buckets == 1001
+
+
 def test_the_grids_it_proposes_are_grids():
     assert Grid(0, 0.9, 0.3).buckets == 4
     assert Grid(0, 1, 0.333333333).buckets == 4

@@ -1,5 +1,7 @@
 """Levels: each drawn to the one above, none changing it; where nothing is known, nothing is changed."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -106,6 +108,28 @@ def test_chunks_make_no_difference(monkeypatch):
     whole = fit_levels(histogram)
     monkeypatch.setattr(hierarchy, "_CHUNK", 4)
     np.testing.assert_allclose(fit_levels(histogram).values, whole.values, atol=1e-6)
+
+
+def test_memory_is_linear_in_the_knots():
+    """A dense matrix of 3,001 knots would take 72 MB."""
+    logit, label, _ = rows_of(4, 200)
+    fine = Histogram.from_arrays(logit, label, grid=Grid(lower=-6, upper=6, step=0.004))
+    tracemalloc.start()
+    values = fit_levels(fine, shrinkage=1.0).values
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert values.shape == (1, 3001)
+    assert peak < 20e6
+
+
+def test_more_knot_values_than_can_be_served_are_refused(monkeypatch):
+    monkeypatch.setattr(hierarchy, "_MOST_VALUES", 18 * GRID.buckets)
+    with pytest.raises(InputError) as error:
+        fit_levels(Histogram.from_arrays(*rows_of(4), grid=GRID))
+    assert str(error.value) == (
+        "curves: expected at most 468 knot values, got 19 curves of 26 knots each; use a grid with a larger step or "
+        "fewer contexts"
+    )
 
 
 def test_a_sample_of_contexts_serves_to_choose(monkeypatch):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 
+MOST_BUCKETS = 1 << 16  # a curve with more cannot be served: SQL, ONNX and a page of curves all carry every knot
 _WHOLE = 1e-6  # how far (upper - lower) / step may be from a whole number, in steps
 
 
@@ -54,6 +55,11 @@ class Grid:
         if self.step <= 0:
             raise InputError(f"grid step: expected a positive number, got {self.step}; try 0.2")
         steps = (self.upper - self.lower) / self.step
+        if not steps < MOST_BUCKETS:
+            raise InputError(
+                f"grid: expected at most {MOST_BUCKETS:,} buckets, got {steps:,.0f} steps of {self.step}; use "
+                f"step={(self.upper - self.lower) / 1000:.3g} or larger"
+            )
         if abs(steps - round(steps)) > _WHOLE * max(1.0, steps) or round(steps) < 1:
             fewer, more = max(1, math.floor(steps)), math.ceil(steps)
             nearest = " or ".join(f"upper={self.lower + n * self.step:.6g}" for n in dict.fromkeys((fewer, more)))

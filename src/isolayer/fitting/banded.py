@@ -29,6 +29,10 @@ class Bands(NamedTuple):
         """Some matrices of the batch; bands that all share stay."""
         return Bands(*(band if band.shape[1] == 1 else band[:, kept] for band in self))
 
+    def between(self, first: int, last: int) -> Bands:
+        """The rows and columns ``first .. last - 1``."""
+        return Bands(*(band[first : max(last - k, first)] for k, band in enumerate(self)))
+
     def dense(self) -> Floats:
         """The matrix of a batch of one, ``[n, n]``."""
         lower = np.diag(self.first[:, 0], -1) + np.diag(self.second[:, 0], -2)
@@ -59,9 +63,12 @@ def gram(differences: int, size: int) -> Bands:
     >>> gram(1, 3).diagonal[:, 0].tolist(), gram(1, 3).first[:, 0].tolist()
     ([1.0, 2.0, 1.0], [-1.0, -1.0])
     """
-    rows = np.diff(np.eye(size), n=differences, axis=0)
-    matrix = rows.T @ rows
-    return Bands(*(np.diag(matrix, k)[:, None].copy() for k in range(3)))
+    row = np.diff(np.eye(differences + 1), n=differences, axis=0)[0]  # such as [1, -2, 1]
+    out = Bands(*(np.zeros((max(size - k, 0), 1)) for k in range(3)))
+    for band, offset in zip(out, range(3), strict=True):
+        for i in range(len(row) - offset):
+            band[i : i + size - differences] += row[i] * row[i + offset]
+    return out
 
 
 class Factor(NamedTuple):
@@ -82,8 +89,10 @@ def factorise(bands: Bands) -> Factor:
     batch = np.broadcast_shapes(*(band.shape[1:] for band in bands))
     n = len(bands.diagonal)
     pivot, first = (np.array(np.broadcast_to(band, (len(band), *batch))) for band in bands[:2])
-    second = np.empty((n - 2, *batch))
+    second = np.empty((max(n - 2, 0), *batch))
     ratio, scratch = np.empty(batch), np.empty(batch)
+    if n == 1:
+        return Factor(pivot, first, np.empty((0, *batch)))
     for j in range(n - 2):
         np.divide(first[j], pivot[j], out=ratio)
         np.divide(bands.second[j], pivot[j], out=second[j])
@@ -102,6 +111,8 @@ def solve(factor: Factor, right: Floats) -> Floats:
     pivot, first, second = (part if right.ndim == 2 else part[:, None] for part in factor)
     out = np.array(np.broadcast_to(right, np.broadcast_shapes(right.shape, pivot.shape)))
     scratch, n = np.empty(out.shape[1:]), len(pivot)
+    if n == 1:
+        return np.asarray(out / pivot)
     for j in range(n - 2):
         out[j + 1] -= np.multiply(first[j], out[j], out=scratch)
         out[j + 2] -= np.multiply(second[j], out[j], out=scratch)
@@ -125,6 +136,8 @@ def inverse_bands(factor: Factor) -> Bands:
     out = Bands(1 / pivot, np.empty_like(lower), np.empty_like(lowest))
     diagonal, first, second = out
     n = len(pivot)
+    if n == 1:
+        return out
     first[n - 2] = -lower[n - 2] * diagonal[n - 1]
     diagonal[n - 2] -= lower[n - 2] * first[n - 2]
     for j in range(n - 3, -1, -1):

@@ -26,6 +26,8 @@ Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]
 
 FLOOR = 1e-3  # least slope of a strictly increasing curve
 _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
+_CHUNK_VALUES = 1 << 20  # and at most so many knot values, where the grid is very fine
+_MOST_VALUES = 1 << 28  # knot values of all curves together: 4 GB with their variances and weights
 _THREADS = min(8, os.cpu_count() or 1)
 _SAMPLE, _SAMPLE_ROWS = (256, 1024), 200_000  # contexts from which strengths are chosen: enough to have so much weight
 
@@ -69,6 +71,7 @@ def fit_levels(histogram: Histogram, *, shrinkage: Shrinkage = "auto", floor: fl
     given = strengths_of(shrinkage, len(depths))
     parts = [histogram.level(depth).folded() for depth in depths]
     total, knots = sum(part.groups for part in parts), histogram.grid.buckets
+    _refuse_size(total, knots)
     values, variance = np.empty((total, knots)), np.empty((total, knots), np.float32)
     mass, count = np.empty((total, knots), np.float32), np.empty(total)
     identity = histogram.grid.knots[None, 1:]
@@ -87,6 +90,14 @@ def fit_levels(histogram: Histogram, *, shrinkage: Shrinkage = "auto", floor: fl
         used.append(choice.strength)
         above, above_variance, start = values[rows], variance[rows], rows.stop
     return Levels(tuple(part.keys for part in parts), values, variance, mass, count, tuple(used), worst)
+
+
+def _refuse_size(curves: int, knots: int) -> None:
+    if curves * knots > _MOST_VALUES:
+        raise InputError(
+            f"curves: expected at most {_MOST_VALUES:,} knot values, got {curves:,} curves of {knots:,} knots each; use "
+            "a grid with a larger step or fewer contexts"
+        )
 
 
 def strengths_of(shrinkage: Shrinkage, levels: int) -> list[Strength | None]:
@@ -153,8 +164,10 @@ def _fit_level(
     prior = penalty(choice.strength, anchor, part.grid)
     free = inverse_bands(factorise(prior)).diagonal  # [knots, 1]
 
+    size = min(_CHUNK, max(_CHUNK_VALUES // part.grid.buckets, 1))
+
     def fit_chunk(first: int) -> float:
-        last = min(first + _CHUNK, part.groups)
+        last = min(first + size, part.groups)
         cells, rows = BinnedRows.of(part, first, last), slice(first, last)
         centre = np.ascontiguousarray(curves[parent[rows]].T)
         centre += choice.shared[:, None] * _known(cells, centre)
@@ -168,7 +181,7 @@ def _fit_level(
 
     # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        residuals = list(pool.map(fit_chunk, range(0, part.groups, _CHUNK)))
+        residuals = list(pool.map(fit_chunk, range(0, part.groups, size)))
     return float(np.max(residuals, initial=0.0))  # NaN where one is
 
 

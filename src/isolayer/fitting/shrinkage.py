@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 _ROUNDS = 30  # Newton steps, each with a new choice of strengths; about ten are usual
 _SETTLED = 0.05  # change of a log strength below which it counts as settled
 _LEAST, _MOST = 1e-5, 1e6  # of a strength per knot: so weak, so strong that it is as good as absent, as good as exact
-_STRIDE = 2  # strengths are chosen on every second knot: they are the same, at half the cost
+_STRIDE, _KNOTS = 2, 128  # strengths are chosen on every second knot, and on at most so many: they hardly differ
 _NODES = 4  # of those knots between two nodes of the shared deviation
 
 
@@ -92,12 +92,13 @@ def choose(cells: BinnedRows, parent: Floats, *, anchor: int, step: float, share
         step: Distance of the knots.
         share: Whether to look for a deviation that all contexts share.
     """
-    first, thin = cells.thinned(_STRIDE)
-    at = np.arange(first, first + _STRIDE * thin.knots, _STRIDE)  # knots that are kept; some may be beyond the grid
+    stride = max(_STRIDE, -(-(int(cells.left.max()) - int(cells.left.min())) // _KNOTS))
+    first, thin = cells.thinned(stride)
+    at = np.arange(first, first + stride * thin.knots, stride)  # knots that are kept; some may be beyond the grid
     inside = np.minimum(at, cells.knots - 1)
     beyond = (at - inside)[:, None] * step
     nearest = int(np.abs(at - anchor).argmin())
-    strength, deviation = _evidence(thin, parent[inside] + beyond, nearest, _STRIDE * step, share)
+    strength, deviation = _evidence(thin, parent[inside] + beyond, nearest, stride * step, share)
     shared = np.interp(np.arange(cells.knots), at, deviation)
     return Choice(strength, shared)
 

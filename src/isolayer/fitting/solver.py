@@ -101,6 +101,25 @@ class Tail(NamedTuple):
     follow: Floats
     own: Floats
 
+    @classmethod
+    def of(cls, block: Bands, penalty: Bands, edge: int, side: int) -> tuple[Tail, Floats]:
+        """The knots of a block of the penalty beyond the knot ``edge``, below it (side -1) or above (1).
+
+        Returns:
+            The tail, and what it adds to the penalty of the two nearest knots, ``[2, 2]``.
+        """
+        size = len(block.diagonal)
+        if size == 0:
+            return cls(np.zeros((0, 2)), np.zeros((0, 1))), np.zeros((2, 2))
+        link = np.zeros((size, 2))  # how the penalty ties the tail to the two nearest knots, in ascending order
+        near, order = (size - 1, [0, 1]) if side < 0 else (0, [1, 0])
+        link[near, order] = penalty.first[min(edge, edge + side), 0], penalty.second[edge - 1, 0]
+        if size > 1:
+            link[near + side, order[0]] = penalty.second[min(edge, edge + 2 * side), 0]
+        factor = factorise(block)
+        follow = -solve(factor, link[:, :, None])[:, :, 0]
+        return cls(follow, inverse_bands(factor).diagonal), link.T @ follow
+
     def variance(self, left: Floats, both: Floats, right: Floats) -> Floats:
         """Variance ``[knots, contexts]`` from the variances ``[contexts]`` and covariance of those two knots."""
         one, two = self.follow[:, :1], self.follow[:, 1:]
@@ -128,16 +147,13 @@ class Span(NamedTuple):
     def of(cls, cells: BinnedRows, penalty: Bands) -> Span:
         """The span of some cells under a penalty that is a batch of one."""
         first, last = cells.span()
-        matrix = penalty.dense()
-        inside = matrix[first:last, first:last].copy()
-        tails = []
-        for beyond, edge in ((slice(0, first), slice(first, first + 2)), (slice(last, None), slice(last - 2, last))):
-            block, link = matrix[beyond, beyond], matrix[beyond, edge]
-            follow = np.asarray(-np.linalg.solve(block, link), np.float64)
-            at = slice(edge.start - first, edge.stop - first)
-            inside[at, at] += link.T @ follow
-            tails.append(Tail(follow, np.diag(np.linalg.inv(block))[:, None]))
-        return cls(first, last, Bands(*(np.diag(inside, k)[:, None].copy() for k in range(3))), *tails)
+        below, press_below = Tail.of(penalty.between(0, first), penalty, first, -1)
+        above, press_above = Tail.of(penalty.between(last, cells.knots), penalty, last - 1, 1)
+        inside = Bands(*(band.copy() for band in penalty.between(first, last)))
+        for at, press in ((0, press_below), (last - first - 2, press_above)):
+            inside.diagonal[at : at + 2, 0] += np.diag(press)
+            inside.first[at] += press[0, 1]
+        return cls(first, last, inside, below, above)
 
     def extended(self, deviation: Floats) -> Floats:
         """Deviations at all knots from those within."""

@@ -58,7 +58,7 @@ def _distillation() -> list[Row]:
                 "teacher": model.context_curves(fresh, where)[:, 0].numpy(),
                 "student": student(fresh, where)[:, 0].numpy(),
             }
-        area = {name: auc(score, test["click"]) for name, score in said.items()}
+        area = {name: auc(test["click"], score) for name, score in said.items()}
         lost = 100 * (1 - area["student"] / area["teacher"])
         progress(f"distilled, {bias}: AUC {area['teacher']:.5f} to {area['student']:.5f}")
         rows.append(Row(f"AUC lost by distilling the head, {bias} bias", "< 0.1%", f"{lost:+.4f}%", lost < 0.1))

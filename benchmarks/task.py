@@ -56,10 +56,10 @@ def task(rows: int, segments: int, seed: int, part: int = 0) -> dict[str, NDArra
     }
 
 
-def log_loss(prob: Column, label: NDArray[np.generic]) -> float:
+def log_loss(label: NDArray[np.generic], prob: Column) -> float:
     """Mean log loss, probabilities clipped to ``[CLIP, 1 - CLIP]``.
 
-    >>> round(log_loss(np.array([0.5, 0.5]), np.array([0, 1])), 4)
+    >>> round(log_loss(np.array([0, 1]), np.array([0.5, 0.5])), 4)
     0.6931
     """
     prob = np.clip(prob, CLIP, 1 - CLIP)
@@ -68,7 +68,7 @@ def log_loss(prob: Column, label: NDArray[np.generic]) -> float:
 
 def above_oracle(prob: Column, columns: dict[str, NDArray[np.generic]]) -> float:
     """Log loss of ``prob`` minus that of the true probability, on the same labels."""
-    return log_loss(prob, columns["label"]) - log_loss(np.asarray(columns["true_prob"], float), columns["label"])
+    return log_loss(columns["label"], prob) - log_loss(columns["label"], np.asarray(columns["true_prob"], float))
 
 
 def segment_error(prob: Column, columns: dict[str, NDArray[np.generic]], *, large: int = LARGE) -> float:

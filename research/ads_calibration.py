@@ -207,15 +207,15 @@ def judged(
         w = None if counts is None else counts[kept]
         p, y = prob[kept], label[kept]
         numbers = {
-            "log loss": metrics.log_loss(p, y, w),
-            "ece": metrics.ece(p, y, w, bins=100, binning="width"),
-            "f-rce": metrics.f_rce(p, y, field[kept], w, epsilon=0),
-            "mf-rce": metrics.mf_rce(p, y, {name: column[kept] for name, column in several.items()}, w, epsilon=0),
-            "pcoc": metrics.pcoc(p, y, w),
-            "auc": metrics.auc(p, y, w),
+            "log loss": metrics.log_loss(y, p, w),
+            "ece": metrics.ece(y, p, w, bins=100, binning="width"),
+            "f-rce": metrics.f_rce(y, p, field[kept], w, epsilon=0),
+            "mf-rce": metrics.mf_rce(y, p, {name: column[kept] for name, column in several.items()}, w, epsilon=0),
+            "pcoc": metrics.pcoc(y, p, w),
+            "auc": metrics.auc(y, p, w),
         }
         if user is not None:
-            numbers["gauc"] = metrics.gauc(p, y, user[kept], w)
+            numbers["gauc"] = metrics.gauc(y, p, user[kept], w)
         for key, value in numbers.items():
             found.setdefault(key, []).append(value)
     return found

@@ -234,7 +234,7 @@ def trained(make: Maker, rows: Rows, *, seed: int, bias_rate: float = 10) -> Mod
 def ndcg(model: Model, rows: Rows) -> float:
     """nDCG@10 of what would be served against the true grade."""
     logit = model.serving()(rows.features)["click"].numpy()
-    return metrics.ndcg(logit, rows.columns["grade"], rows.columns["session"], k=10)
+    return metrics.ndcg(rows.columns["grade"], logit, rows.columns["session"], k=10)
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
@@ -298,8 +298,8 @@ def calibration(models: Mapping[str, Model], cell: Cell, seed: int, *, compare: 
     outputs = {name: model(cell.traffic.features) for name, model in served.items()}
     click = cell.traffic.columns["click"]
     probs = {name: output["click_prob"].double().numpy() for name, output in outputs.items()}
-    numbers: Numbers = {f"ece {name}": metrics.ece(prob, click) for name, prob in probs.items()}
-    numbers |= {f"smooth ece {name}": metrics.smooth_ece(prob, click) for name, prob in probs.items()}
+    numbers: Numbers = {f"ece {name}": metrics.ece(click, prob) for name, prob in probs.items()}
+    numbers |= {f"smooth ece {name}": metrics.smooth_ece(click, prob) for name, prob in probs.items()}
     if compare:
         bare = dual_head(cell.train.features.shape[1])
         bare.alpha = {"click": 0.0}

@@ -230,8 +230,8 @@ def _judged(probs: dict[str, NDArray[np.float64]], test: Columns) -> Numbers:
         label, day = test[task][kept], test["day"][kept]
         for method, columns in probs.items():
             prob = columns[kept, number]
-            daily = metrics.daily_scores(prob, label, day)
-            numbers[f"{method} {action} auc"] = metrics.gauc(prob, label, day)  # within each day
+            daily = metrics.daily_scores(label, prob, day)
+            numbers[f"{method} {action} auc"] = metrics.gauc(label, prob, day)  # within each day
             numbers[f"{method} {action} variance"] = daily.variance
             numbers[f"{method} {action} distance"] = daily.distance
             numbers[f"{method} {action} score"] = float(daily.mean_prob.mean() / daily.mean_label.mean())

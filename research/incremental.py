@@ -142,10 +142,10 @@ def judged(model: Any, columns: Columns) -> Numbers:
     with torch.no_grad():
         heads = model(log.features, log.context)["click"]
     observed = prob(heads.observed_logit)
-    table = metrics.observed_over_expected(observed, columns["click"], columns["position"])
+    table = metrics.observed_over_expected(columns["click"], observed, columns["position"])
     return {
-        "ndcg": metrics.ndcg(heads.relevance_logit.numpy(), columns["grade"], columns["session"]),
-        "ne": metrics.normalised_entropy(observed, columns["click"]),
+        "ndcg": metrics.ndcg(columns["grade"], heads.relevance_logit.numpy(), columns["session"]),
+        "ne": metrics.normalised_entropy(columns["click"], observed),
         "oe": float(np.abs(table.ratio - 1).mean()),
     }
 

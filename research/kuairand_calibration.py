@@ -67,7 +67,7 @@ def run(path: str | Path, *, resamples: int = 200, seed: int = 0) -> dict[str, A
     probs = calibrated(logit, tab, label, day, fitted, tested)
     judged = judge(probs, label[tested], tab[tested], columns["user_id"][tested], resamples=resamples, seed=seed)
     counts = {"model": int(model.sum()), "fitted": int(fitted.sum()), "tested": int(tested.sum())}
-    return {"rows": counts, "auc": metrics.auc(logit[tested], label[tested]), "seed": seed, **judged}
+    return {"rows": counts, "auc": metrics.auc(label[tested], logit[tested]), "seed": seed, **judged}
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
@@ -180,7 +180,7 @@ def calibrated(
     for name, make in named.items():
         least_rows = LEAST_ROWS if name != "network" else (200,)  # it shares between tabs, and is slow
         tried = [make(("tab",), minimum=least) for least in least_rows]
-        losses = [metrics.log_loss(_fitted(m, logit, tab, label, fitted & ~last, last), label[last]) for m in tried]
+        losses = [metrics.log_loss(label[last], _fitted(m, logit, tab, label, fitted & ~last, last)) for m in tried]
         models[f"{name} by tab"] = tried[int(np.argmin(losses))]
     for name, model in {**models, "ours": IsotonicCalibrator(("tab",))}.items():
         probs[name] = _fitted(model, logit, tab, label, fitted, tested)
@@ -215,9 +215,9 @@ def judge(
     sampled = {name: _sampled(prob, label, tab, weight) for name, prob in probs.items()}
     methods: dict[str, Any] = {
         name: {
-            "log_loss": metrics.log_loss(prob, label),
-            "ne": metrics.normalised_entropy(prob, label),
-            "ece": metrics.ece(prob, label, bins=BINS),
+            "log_loss": metrics.log_loss(label, prob),
+            "ne": metrics.normalised_entropy(label, prob),
+            "ece": metrics.ece(label, prob, bins=BINS),
             "ece_by_tab": _ece_by_tab(prob, label, tab),
             "oe_error": _oe_error(prob, label, tab),
             "observed_over_expected": _by_tab(prob, label, tab),
@@ -293,7 +293,7 @@ def _oe_error(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) ->
 
 
 def _by_tab(prob: Column, label: NDArray[np.int64], tab: NDArray[np.int64]) -> dict[str, dict[str, float]]:
-    table = metrics.observed_over_expected(prob, label, tab)
+    table = metrics.observed_over_expected(label, prob, tab)
     columns = zip(table.context.tolist(), table.weight, table.ratio, table.lower, table.upper, strict=True)
     return {
         str(key): {"rows": float(rows), "ratio": float(ratio), "lower": float(lower), "upper": float(upper)}

@@ -82,9 +82,9 @@ def _judged(logits: Any, probs: Any, test: dict[str, Any]) -> Numbers:
     spread = 100 * probs.mean(1).std(ddof=1) / label.mean()
     odds = np.log(probs) - np.log1p(-probs)
     return {
-        "ndcg": float(np.mean([metrics.ndcg(one, test["grade"], test["session"]) for one in logits])),
-        "ece": float(np.mean([metrics.ece(one, label) for one in probs])),
-        "ne": float(np.mean([metrics.normalised_entropy(one, label) for one in probs])),
+        "ndcg": float(np.mean([metrics.ndcg(test["grade"], one, test["session"]) for one in logits])),
+        "ece": float(np.mean([metrics.ece(label, one) for one in probs])),
+        "ne": float(np.mean([metrics.normalised_entropy(label, one) for one in probs])),
         "spread": float(spread),
         "wobble": float(odds.std(axis=0, ddof=1).mean()),
         "observed_over_expected": float(label.mean() / probs.mean()),

@@ -76,9 +76,9 @@ def run_unit(unit: Unit) -> Numbers:
         log = unbiased if name == CEILING else biased
         trained = train(model(name, log.features.shape[1]), log, epochs=2 if unit.quick else 3, seed=unit.seed)
         relevance = trained.serving()(torch.from_numpy(test_docs.features))["click"].numpy()
-        numbers[f"{name} ndcg"] = metrics.ndcg(relevance, test_docs.grade, test_docs.query)
+        numbers[f"{name} ndcg"] = metrics.ndcg(test_docs.grade, relevance, test_docs.query)
         numbers[f"{name} ndcg draws"] = [
-            metrics.ndcg(relevance, test_docs.grade, test_docs.query, one) for one in weight
+            metrics.ndcg(test_docs.grade, relevance, test_docs.query, one) for one in weight
         ]
     return numbers
 

@@ -73,7 +73,7 @@ def run_unit(unit: Unit) -> Numbers:
         numbers |= _ratios(name, prob(heads.served_logit), served)
         if model is dual:
             numbers |= _ratios("isotonic head", prob(heads.observed_logit), served)
-        numbers[f"{name} ndcg"] = metrics.ndcg(heads.relevance_logit.numpy(), served["grade"], served["session"])
+        numbers[f"{name} ndcg"] = metrics.ndcg(served["grade"], heads.relevance_logit.numpy(), served["session"])
     return numbers
 
 
@@ -90,7 +90,7 @@ def ranking(model: Any) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
 
 
 def _ratios(name: str, predicted: NDArray[np.float64], served: dict[str, NDArray[Any]]) -> Numbers:
-    ratio = metrics.observed_over_expected(predicted, served["click"], served["position"]).ratio
+    ratio = metrics.observed_over_expected(served["click"], predicted, served["position"]).ratio
     distance = {f"{name} distance": float(np.abs(ratio[list(TABLE)] - 1).mean())}
     return {f"{name} {position}": float(ratio[position]) for position in SHOWN} | distance
 

@@ -101,10 +101,10 @@ def run_unit(unit: Unit) -> Numbers:
             ("observed", prob(heads[task].observed_logit)),
             ("served", served[f"{task}_prob"].double().numpy()),
         ):
-            numbers[f"{task} {head} auc"] = metrics.auc(column, test[task])
-            numbers[f"{task} {head} ne"] = metrics.normalised_entropy(column, test[task])
+            numbers[f"{task} {head} auc"] = metrics.auc(test[task], column)
+            numbers[f"{task} {head} ne"] = metrics.normalised_entropy(test[task], column)
         gain = np.exp2(test["grade"]) - 1 if task == "click" else test["relevance_like"]
-        numbers[f"{task} ndcg"] = metrics.ndcg(served[task].numpy(), gain, test["session"], gain="linear")
+        numbers[f"{task} ndcg"] = metrics.ndcg(gain, served[task].numpy(), test["session"], gain="linear")
     return numbers
 
 

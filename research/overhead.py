@@ -181,7 +181,7 @@ def distilled(seed: int, *, quick: bool) -> Numbers:
     with torch.no_grad():
         teacher_says, student_says = (head(read_test, test.context).T.numpy() for head in (curves, student))
     auc = [
-        [metrics.auc(column, test.labels[task].numpy()) for column in columns]
+        [metrics.auc(test.labels[task].numpy(), column) for column in columns]
         for task, columns in zip(TWELVE, zip(teacher_says, student_says, strict=True), strict=True)
     ]
     losses = [100 * (1 - student / teacher) for teacher, student in auc]

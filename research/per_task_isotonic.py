@@ -156,7 +156,7 @@ def judged(probs: Columns, columns: Mapping[str, Any]) -> Numbers:
     code = columns["position"] * CONTEXTS["device"] + columns["device"]
     entropy, errors = [], []
     for task in TWELVE:
-        entropy.append(metrics.normalised_entropy(probs[task], columns[task]))
+        entropy.append(metrics.normalised_entropy(columns[task], probs[task]))
         true, expected = (np.bincount(code, column) for column in (columns[f"prob_{task}"], probs[task]))
         errors.append(np.abs(true / expected - 1))
     return {"ne": float(np.mean(entropy)), "oe": float(np.mean(errors))}
@@ -169,7 +169,7 @@ def value_ndcg(probs: Columns, columns: Mapping[str, Any]) -> float:
         for one in (probs, {task: columns[f"relevance_{task}"] for task in TWELVE})
     )
     gain = np.asarray(truth) - float(np.min(truth))
-    return metrics.ndcg(np.asarray(score), gain, columns["session"], gain="linear")
+    return metrics.ndcg(gain, np.asarray(score), columns["session"], gain="linear")
 
 
 def summarise(finished: Sequence[Finished]) -> Result:

@@ -316,8 +316,8 @@ def test_the_judge_of_kuairand_agrees_with_the_metrics():
     assert found["ne"][0] == pytest.approx(found["ne"][1], rel=1e-5)  # every row twice
     assert found["oe"][0] == pytest.approx(found["oe"][1], rel=1e-5)
     tasks = range(label.shape[1])
-    ne = np.mean([metrics.normalised_entropy(prob[:, i], label[:, i]) for i in tasks])
-    oe = np.mean([np.abs(metrics.observed_over_expected(prob[:, i], label[:, i], tab).ratio - 1) for i in tasks])
+    ne = np.mean([metrics.normalised_entropy(label[:, i], prob[:, i]) for i in tasks])
+    oe = np.mean([np.abs(metrics.observed_over_expected(label[:, i], prob[:, i], tab).ratio - 1) for i in tasks])
     assert found["ne"][0] == pytest.approx(ne, rel=1e-4)
     assert found["oe"][0] == pytest.approx(oe, rel=1e-3)
 

@@ -37,8 +37,8 @@ def test_metrics_agree_and_lie_in_their_intervals():
     judged = judge(probs, label, tab, user, resamples=100, seed=1)
     for name, prob in probs.items():
         method = judged["methods"][name]
-        assert method["log_loss"] == pytest.approx(metrics.log_loss(prob, label))
-        parts = [metrics.ece(prob[tab == t], label[tab == t], bins=BINS) * np.mean(tab == t) for t in range(3)]
+        assert method["log_loss"] == pytest.approx(metrics.log_loss(label, prob))
+        parts = [metrics.ece(label[tab == t], prob[tab == t], bins=BINS) * np.mean(tab == t) for t in range(3)]
         assert method["ece_by_tab"] == pytest.approx(sum(parts), rel=1e-9)
         ratio = [label[tab == t].sum() / prob[tab == t].sum() for t in range(3)]
         assert [one["ratio"] for one in method["observed_over_expected"].values()] == pytest.approx(ratio)

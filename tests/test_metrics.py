@@ -52,45 +52,45 @@ def flat(result):
 
 # name -> metric of (prob, label, group, weight). Those of BY_QUERY take one weight a query.
 BY_ROW = {
-    "BinSums.from_rows": lambda p, y, g, w: BinSums.from_rows(p, y, w),
-    "SegmentSums.from_rows": lambda p, y, g, w: SegmentSums.from_rows(p, y, g, w),
-    "Sums.from_logits": lambda p, y, g, w: Sums.from_logits(8 * p - 4, y, w),
-    "Sums.from_rows": lambda p, y, g, w: Sums.from_rows(p, y, w),
-    "auc": lambda p, y, g, w: metrics.auc(p, y, w),
-    "brier": lambda p, y, g, w: metrics.brier(p, y, w),
-    "brier_decomposition": lambda p, y, g, w: metrics.brier_decomposition(p, y, w, bins=4),
-    "daily_scores": lambda p, y, g, w: metrics.daily_scores(p, y, g, w),
-    "delta_auc_percent": lambda p, y, g, w: metrics.delta_auc_percent(p, p**2 - p, y, w),
+    "BinSums.from_rows": lambda p, y, g, w: BinSums.from_rows(y, p, w),
+    "SegmentSums.from_rows": lambda p, y, g, w: SegmentSums.from_rows(y, p, g, w),
+    "Sums.from_logits": lambda p, y, g, w: Sums.from_logits(y, 8 * p - 4, w),
+    "Sums.from_rows": lambda p, y, g, w: Sums.from_rows(y, p, w),
+    "auc": lambda p, y, g, w: metrics.auc(y, p, w),
+    "brier": lambda p, y, g, w: metrics.brier(y, p, w),
+    "brier_decomposition": lambda p, y, g, w: metrics.brier_decomposition(y, p, w, bins=4),
+    "daily_scores": lambda p, y, g, w: metrics.daily_scores(y, p, g, w),
+    "delta_auc_percent": lambda p, y, g, w: metrics.delta_auc_percent(y, p, p**2 - p, w),
     "delta_auc_percent_by_task": lambda p, y, g, w: metrics.delta_auc_percent_by_task(
-        {"like": p}, {"like": p**2 - p}, {"like": y}, w
+        {"like": y}, {"like": p}, {"like": p**2 - p}, w
     ),
-    "delta_ne_percent": lambda p, y, g, w: metrics.delta_ne_percent(0.1 + p / 2, p, y, w),
-    "ece": lambda p, y, g, w: metrics.ece(p, y, w, bins=4),
-    "ece, debiased": lambda p, y, g, w: metrics.ece(p, y, w, bins=4, debiased=True),
-    "ece, l2": lambda p, y, g, w: metrics.ece(p, y, w, bins=4, norm="l2", debiased=True),
-    "ece, width": lambda p, y, g, w: metrics.ece(p, y, w, bins=4, binning="width"),
-    "f_rce": lambda p, y, g, w: metrics.f_rce(p, y, g, w),
-    "gauc": lambda p, y, g, w: metrics.gauc(p, y, g, w),
-    "gauc_sums": lambda p, y, g, w: metrics.gauc_sums(p, y, g, w),
-    "log_loss": lambda p, y, g, w: metrics.log_loss(p, y, w),
-    "log_loss_of_logit": lambda p, y, g, w: metrics.log_loss_of_logit(9 * p - 5, y, w),
-    "mf_rce": lambda p, y, g, w: metrics.mf_rce(p, y, {"one": g, "two": g % 2}, w),
-    "multicalibration_error": lambda p, y, g, w: metrics.multicalibration_error(p, y, g, w),
-    "normalised_entropy": lambda p, y, g, w: metrics.normalised_entropy(p, y, w),
-    "normalised_entropy_of_logit": lambda p, y, g, w: metrics.normalised_entropy_of_logit(9 * p - 5, y, w),
-    "observed_over_expected": lambda p, y, g, w: metrics.observed_over_expected(p, y, g, w),
+    "delta_ne_percent": lambda p, y, g, w: metrics.delta_ne_percent(y, 0.1 + p / 2, p, w),
+    "ece": lambda p, y, g, w: metrics.ece(y, p, w, bins=4),
+    "ece, debiased": lambda p, y, g, w: metrics.ece(y, p, w, bins=4, debiased=True),
+    "ece, l2": lambda p, y, g, w: metrics.ece(y, p, w, bins=4, norm="l2", debiased=True),
+    "ece, width": lambda p, y, g, w: metrics.ece(y, p, w, bins=4, binning="width"),
+    "f_rce": lambda p, y, g, w: metrics.f_rce(y, p, g, w),
+    "gauc": lambda p, y, g, w: metrics.gauc(y, p, g, w),
+    "gauc_sums": lambda p, y, g, w: metrics.gauc_sums(y, p, g, w),
+    "log_loss": lambda p, y, g, w: metrics.log_loss(y, p, w),
+    "log_loss_of_logit": lambda p, y, g, w: metrics.log_loss_of_logit(y, 9 * p - 5, w),
+    "mf_rce": lambda p, y, g, w: metrics.mf_rce(y, p, {"one": g, "two": g % 2}, w),
+    "multicalibration_error": lambda p, y, g, w: metrics.multicalibration_error(y, p, g, w),
+    "normalised_entropy": lambda p, y, g, w: metrics.normalised_entropy(y, p, w),
+    "normalised_entropy_of_logit": lambda p, y, g, w: metrics.normalised_entropy_of_logit(y, 9 * p - 5, w),
+    "observed_over_expected": lambda p, y, g, w: metrics.observed_over_expected(y, p, g, w),
     "observed_over_expected, crossed": lambda p, y, g, w: metrics.observed_over_expected(
-        p, y, {"one": g % 2, "two": g % 3}, w
+        y, p, {"one": g % 2, "two": g % 3}, w
     ),
-    "pcoc": lambda p, y, g, w: metrics.pcoc(p, y, w),
-    "segmented_ne": lambda p, y, g, w: metrics.segmented_ne(p, y, g, w),
-    "segmented_ne, mean": lambda p, y, g, w: metrics.segmented_ne(p, y, g, w).mean,
-    "smooth_ece": lambda p, y, g, w: metrics.smooth_ece(p, y, w),
+    "pcoc": lambda p, y, g, w: metrics.pcoc(y, p, w),
+    "segmented_ne": lambda p, y, g, w: metrics.segmented_ne(y, p, g, w),
+    "segmented_ne, mean": lambda p, y, g, w: metrics.segmented_ne(y, p, g, w).mean,
+    "smooth_ece": lambda p, y, g, w: metrics.smooth_ece(y, p, w),
 }
 BY_QUERY = {
-    "ece_at_k": lambda p, y, g, w: metrics.ece_at_k(p, y, g, w, k=3, bins=3),
-    "ndcg": lambda p, y, g, w: metrics.ndcg(p, y, g, w, k=3),
-    "ndcg_sums": lambda p, y, g, w: metrics.ndcg_sums(p, y, g, w, k=3),
+    "ece_at_k": lambda p, y, g, w: metrics.ece_at_k(y, p, g, w, k=3, bins=3),
+    "ndcg": lambda p, y, g, w: metrics.ndcg(y, p, g, w, k=3),
+    "ndcg_sums": lambda p, y, g, w: metrics.ndcg_sums(y, p, g, w, k=3),
 }
 
 
@@ -123,6 +123,45 @@ def test_weight_two_is_the_row_twice_and_weight_zero_is_no_row(name, seed):
     weighted = flat(BY_ROW[name](p, y, g, w))
     repeated = flat(BY_ROW[name](p[again], y[again], g[again], None))
     np.testing.assert_allclose(weighted, repeated, rtol=1e-9, atol=1e-9)
+
+
+def test_labels_come_first_everywhere():
+    """A metric of the other order would be a silent wrong answer to anyone used to scikit-learn."""
+    functions = [getattr(metrics, name) for name in metrics.__all__ if inspect.isfunction(getattr(metrics, name))]
+    makers = [Sums.from_rows, Sums.from_logits, SegmentSums.from_rows, BinSums.from_rows, BinSums.of_distinct]
+    orders = [list(inspect.signature(one).parameters)[:2] for one in (*functions, *makers)]
+    assert {tuple(order) for order in orders if order[0] != "sums"} == {
+        ("label", "prob"),
+        ("label", "logit"),
+        ("label", "score"),
+        ("grade", "score"),
+    }
+
+
+SWAPPED = {
+    name: metric
+    for name, metric in (BY_ROW | BY_QUERY).items()
+    if "logit" not in name and not name.startswith(("delta", "ndcg"))
+} | {
+    "Sums.from_logits": lambda p, y, g, w: Sums.from_logits(y, p, w),
+    "delta_ne_percent": lambda p, y, g, w: metrics.delta_ne_percent(y, p, p, w),
+    "delta_auc_percent": lambda p, y, g, w: metrics.delta_auc_percent(y, p, p, w),
+    "log_loss_of_logit": lambda p, y, g, w: metrics.log_loss_of_logit(y, p, w),
+    "ndcg": lambda p, y, g, w: metrics.ndcg(y, p, g),
+    "ndcg, grades up to 4": lambda p, y, g, w: metrics.ndcg_sums(y, 4 * p, g),
+}
+
+
+@pytest.mark.parametrize("name", SWAPPED)
+def test_labels_and_scores_that_were_swapped_are_refused(name):
+    p, y, g, _ = rows(0)
+    with pytest.raises(InputError, match=r"the two look swapped: pass (label|grade) first"):
+        SWAPPED[name](y, p, g, None)
+
+
+def test_hard_predictions_beside_soft_labels_are_no_mistake():
+    assert metrics.brier([0.25, 0.75], [1, 1]) == metrics.brier([0.25, 0.75], [0, 0]) == 0.3125
+    assert metrics.auc([0.25, 0.75], [0, 3]) == 0.75
 
 
 @pytest.mark.parametrize("name", BY_QUERY)
@@ -167,37 +206,37 @@ def test_means_over_queries_and_groups_merge(seed):
     p, y, g, _ = rows(seed)
     first = g < 2
     for sums in (metrics.gauc_sums, metrics.ndcg_sums):
-        merged = sums(p[first], y[first], g[first]) + sums(p[~first], y[~first], g[~first])
-        assert merged.mean == pytest.approx(sums(p, y, g).mean)
+        merged = sums(y[first], p[first], g[first]) + sums(y[~first], p[~first], g[~first])
+        assert merged.mean == pytest.approx(sums(y, p, g).mean)
 
 
 @given(seed=seeds)
 @settings(max_examples=25, deadline=None)
 def test_properties_of_sums_are_the_metrics(seed):
     p, y, g, w = rows(seed)
-    sums = Sums.from_rows(p, y, w)
-    assert sums.log_loss == metrics.log_loss(p, y, w)
+    sums = Sums.from_rows(y, p, w)
+    assert sums.log_loss == metrics.log_loss(y, p, w)
     assert sums.mean_prob == pytest.approx(np.average(p, weights=w))
-    assert sums.observed_over_expected == pytest.approx(1 / metrics.pcoc(p, y, w))
-    by_group = SegmentSums.from_rows(p, y, g, w)
+    assert sums.observed_over_expected == pytest.approx(1 / metrics.pcoc(y, p, w))
+    by_group = SegmentSums.from_rows(y, p, g, w)
     np.testing.assert_allclose(astuple(by_group.total), astuple(sums))
-    assert metrics.f_rce_of(by_group) == metrics.f_rce(p, y, g, w)
-    assert metrics.segmented_ne_of(by_group).mean == metrics.segmented_ne(p, y, g, w).mean
-    assert metrics.daily_scores_of(by_group).variance == metrics.daily_scores(p, y, g, w).variance
-    np.testing.assert_array_equal(metrics.ratio_table(by_group).upper, metrics.observed_over_expected(p, y, g, w).upper)
+    assert metrics.f_rce_of(by_group) == metrics.f_rce(y, p, g, w)
+    assert metrics.segmented_ne_of(by_group).mean == metrics.segmented_ne(y, p, g, w).mean
+    assert metrics.daily_scores_of(by_group).variance == metrics.daily_scores(y, p, g, w).variance
+    np.testing.assert_array_equal(metrics.ratio_table(by_group).upper, metrics.observed_over_expected(y, p, g, w).upper)
 
 
 @given(seed=seeds)
 @settings(max_examples=25, deadline=None)
 def test_scikit_learn_agrees(seed):
     p, y, g, w = rows(seed)
-    assert metrics.log_loss(p, y, w) == pytest.approx(sk.log_loss(y, p, sample_weight=w))
-    assert metrics.auc(p, y, w) == pytest.approx(sk.roc_auc_score(y, p, sample_weight=w))
-    assert metrics.brier(p, y, w) == pytest.approx(sk.brier_score_loss(y, p, sample_weight=w))
+    assert metrics.log_loss(y, p, w) == pytest.approx(sk.log_loss(y, p, sample_weight=w))
+    assert metrics.auc(y, p, w) == pytest.approx(sk.roc_auc_score(y, p, sample_weight=w))
+    assert metrics.brier(y, p, w) == pytest.approx(sk.brier_score_loss(y, p, sample_weight=w))
     groups = range(6)
     sizes = [w[g == i].sum() for i in groups]
     each = [sk.roc_auc_score(y[g == i], p[g == i], sample_weight=w[g == i]) for i in groups]
-    assert metrics.gauc(p, y, g, w) == pytest.approx(np.average(each, weights=sizes))
+    assert metrics.gauc(y, p, g, w) == pytest.approx(np.average(each, weights=sizes))
 
 
 @given(seed=seeds, k=st.sampled_from([1, 3, 10, None]))
@@ -209,40 +248,40 @@ def test_ndcg_is_scikit_learn_s_query_by_query(seed, k):
     lists = [query == i for i in range(6)]
     for gain, gains in (("exponential", 2.0**grade - 1), ("linear", grade)):
         each = [sk.ndcg_score([gains[part]], [score[part]], k=k) for part in lists if grade[part].any()]
-        assert metrics.ndcg(score, grade, query, k=k, gain=gain) == pytest.approx(np.mean(each))
+        assert metrics.ndcg(grade, score, query, k=k, gain=gain) == pytest.approx(np.mean(each))
 
 
 def test_ndcg_counts_queries_without_relevance_as_asked():
     score, grade, query = [2, 1, 2, 1], [1, 0, 0, 0], [0, 0, 1, 1]
-    values = {empty: metrics.ndcg(score, grade, query, empty=empty) for empty in ("skip", "zero", "one")}
+    values = {empty: metrics.ndcg(grade, score, query, empty=empty) for empty in ("skip", "zero", "one")}
     assert values == {"skip": 1.0, "zero": 0.5, "one": 1.0}
 
 
 def test_soft_label_is_a_positive_and_a_negative_row():
-    soft = metrics.auc([0.3, 0.6, 0.9], [0.25, 0.5, 1])
-    hard = metrics.auc([0.3, 0.3, 0.6, 0.6, 0.9], [1, 0, 1, 0, 1], [1, 3, 2, 2, 4])
+    soft = metrics.auc([0.25, 0.5, 1], [0.3, 0.6, 0.9])
+    hard = metrics.auc([1, 0, 1, 0, 1], [0.3, 0.3, 0.6, 0.6, 0.9], [1, 3, 2, 2, 4])
     assert soft == pytest.approx(hard)
 
 
 def test_groups_of_one_class_do_not_count_in_gauc():
-    assert metrics.gauc([1, 2, 1, 2], [0, 1, 1, 1], ["a", "a", "b", "b"]) == 1.0
+    assert metrics.gauc([0, 1, 1, 1], [1, 2, 1, 2], ["a", "a", "b", "b"]) == 1.0
 
 
 def test_ne_is_log_loss_over_entropy_of_the_rate():
     p, y, _, w = rows(3)
     rate = np.average(y, weights=w)
     entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
-    assert metrics.normalised_entropy(p, y, w) == pytest.approx(sk.log_loss(y, p, sample_weight=w) / entropy)
+    assert metrics.normalised_entropy(y, p, w) == pytest.approx(sk.log_loss(y, p, sample_weight=w) / entropy)
     logit = 9 * p - 5
     prob = 1 / (1 + np.exp(-logit))
-    assert metrics.normalised_entropy_of_logit(logit, y, w) == pytest.approx(metrics.normalised_entropy(prob, y, w))
+    assert metrics.normalised_entropy_of_logit(y, logit, w) == pytest.approx(metrics.normalised_entropy(y, prob, w))
 
 
 def test_probabilities_of_zero_and_one_are_clipped_for_the_logarithm_only():
     floor = np.finfo(float).eps
-    assert metrics.log_loss([0, 1], [1, 0]) == pytest.approx(-math.log(floor))
+    assert metrics.log_loss([1, 0], [0, 1]) == pytest.approx(-math.log(floor))
     assert metrics.log_loss([0, 1], [0, 1]) == pytest.approx(0, abs=1e-15)
-    assert metrics.brier([0, 1], [1, 0]) == 1
+    assert metrics.brier([1, 0], [0, 1]) == 1
     assert metrics.ece([0, 1], [0, 1]) == 0
     assert metrics.smooth_ece([0, 1], [0, 1]) < 1e-9
     assert metrics.ece([0, 1], [0, 1], binning="width") == 0
@@ -256,35 +295,35 @@ def loop_ece(p, y, bins):
 
 def test_ece_of_equal_mass_is_the_loop_over_quantiles():
     p, y = calibrated(600)
-    assert metrics.ece(p, y, bins=12) == pytest.approx(loop_ece(p, y, 12))
+    assert metrics.ece(y, p, bins=12) == pytest.approx(loop_ece(p, y, 12))
 
 
 def test_ece_of_equal_width_is_the_loop_over_bins():
     p, y = calibrated(500)
     code = np.minimum((p * 10).astype(int), 9)
     gaps = [abs((y - p)[code == b].sum()) for b in range(10)]
-    assert metrics.ece(p, y, bins=10, binning="width") == pytest.approx(sum(gaps) / len(p))
+    assert metrics.ece(y, p, bins=10, binning="width") == pytest.approx(sum(gaps) / len(p))
 
 
 def test_debiasing_takes_the_noise_out_of_ece():
     squares, plain, debiased = [], [], []
     for seed in range(200):
         p, y = calibrated(1000, seed)
-        sums = BinSums.of_distinct(p, y).grouped(10, "mass")
+        sums = BinSums.of_distinct(y, p).grouped(10, "mass")
         rate, mean = sums.positive / sums.weight, sums.expected / sums.weight
         squares.append(np.mean((rate - mean) ** 2 - rate * (1 - rate) / (sums.weight - 1)))
-        plain.append(metrics.ece(p, y, bins=10))
-        debiased.append(metrics.ece(p, y, bins=10, debiased=True))
+        plain.append(metrics.ece(y, p, bins=10))
+        debiased.append(metrics.ece(y, p, bins=10, debiased=True))
         expected = math.sqrt(max(0, squares[-1]))
-        assert metrics.ece(p, y, bins=10, norm="l2", debiased=True) == pytest.approx(expected)
+        assert metrics.ece(y, p, bins=10, norm="l2", debiased=True) == pytest.approx(expected)
     assert abs(np.mean(squares)) < 4 * np.std(squares) / math.sqrt(200)  # the square has no bias
     assert np.mean(debiased) < 0.8 * np.mean(plain)
 
 
 def test_debiasing_leaves_a_real_gap():
     p, y = calibrated(100_000)
-    assert metrics.ece(p / 2, y, debiased=True) == pytest.approx(metrics.ece(p / 2, y), rel=0.01)
-    assert metrics.ece(p / 2, y, norm="l2") > metrics.ece(p / 2, y)
+    assert metrics.ece(y, p / 2, debiased=True) == pytest.approx(metrics.ece(y, p / 2), rel=0.01)
+    assert metrics.ece(y, p / 2, norm="l2") > metrics.ece(y, p / 2)
 
 
 def direct_smooth_ece(p, y):
@@ -306,16 +345,16 @@ def direct_smooth_ece(p, y):
 def test_smooth_ece_is_its_definition():
     p, y = calibrated(150)
     for prob in (p, p / 2, np.sqrt(p)):
-        assert metrics.smooth_ece(prob, y) == pytest.approx(direct_smooth_ece(prob, y), abs=5e-4)
+        assert metrics.smooth_ece(y, prob) == pytest.approx(direct_smooth_ece(prob, y), abs=5e-4)
 
 
 @given(seed=seeds, bins=st.integers(1, 8), binning=st.sampled_from(["mass", "width"]))
 @settings(max_examples=25, deadline=None)
 def test_brier_parts_add_up_and_are_murphy_s(seed, bins, binning):
     p, y, _, w = rows(seed)
-    parts = metrics.brier_decomposition(p, y, w, bins=bins, binning=binning)
+    parts = metrics.brier_decomposition(y, p, w, bins=bins, binning=binning)
     total = parts.reliability - parts.resolution + parts.uncertainty + parts.within_bin
-    assert total == pytest.approx(metrics.brier(p, y, w))
+    assert total == pytest.approx(metrics.brier(y, p, w))
     if binning == "width":
         code = np.minimum((p * bins).astype(int), bins - 1)
         within = 0.0
@@ -331,7 +370,7 @@ def test_brier_parts_add_up_and_are_murphy_s(seed, bins, binning):
 def test_a_probability_at_an_edge_is_in_the_bin_above(bins):
     edges = np.arange(bins) / bins
     for weight in (0.1, 1 / 3, 0.7, 1.1):
-        sums = BinSums.of_distinct(np.repeat(edges, 3), np.zeros(3 * bins), np.full(3 * bins, weight))
+        sums = BinSums.of_distinct(np.zeros(3 * bins), np.repeat(edges, 3), np.full(3 * bins, weight))
         np.testing.assert_allclose(sums.grouped(bins, "width").weight, 3 * weight)
 
 
@@ -342,13 +381,13 @@ def test_binned_auc_is_within_its_bound(seed, bins):
     p = rng.beta(1, 5, 300)
     y = (rng.random(300) < p).astype(int)
     y[:2] = 0, 1
-    sums = BinSums.from_rows(p, y, bins=bins)
-    assert abs(sums.auc - metrics.auc(p, y)) <= sums.auc_bound + 1e-12
+    sums = BinSums.from_rows(y, p, bins=bins)
+    assert abs(sums.auc - metrics.auc(y, p)) <= sums.auc_bound + 1e-12
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_the_bound_needs_both_classes_as_auc_does(label):
-    sums = BinSums.from_rows([0.2, 0.7], [label, label])
+    sums = BinSums.from_rows([label, label], [0.2, 0.7])
     for name in ("auc", "auc_bound"):
         with pytest.raises(InputError, match=f"label: expected both classes for AUC, got only {label}; use more rows"):
             getattr(sums, name)
@@ -356,9 +395,9 @@ def test_the_bound_needs_both_classes_as_auc_does(label):
 
 def test_binned_ece_and_smooth_ece_come_near_those_of_the_rows():
     p, y = calibrated(50_000)
-    halves = BinSums.from_rows(p[:20_000], y[:20_000]) + BinSums.from_rows(p[20_000:], y[20_000:])
-    assert halves.ece() == pytest.approx(metrics.ece(p, y), abs=2e-4)
-    assert halves.smooth_ece() == pytest.approx(metrics.smooth_ece(p, y), abs=2e-4)
+    halves = BinSums.from_rows(y[:20_000], p[:20_000]) + BinSums.from_rows(y[20_000:], p[20_000:])
+    assert halves.ece() == pytest.approx(metrics.ece(y, p), abs=2e-4)
+    assert halves.smooth_ece() == pytest.approx(metrics.smooth_ece(y, p), abs=2e-4)
     assert halves.auc_bound < 2e-3
 
 
@@ -366,8 +405,8 @@ def test_ece_at_k_looks_at_the_top_of_each_query_only():
     p, y = calibrated(2000)
     query = np.repeat(np.arange(200), 10)
     top = np.concatenate([q * 10 + np.argsort(-p[q * 10 : q * 10 + 10], kind="stable")[:2] for q in range(200)])
-    assert metrics.ece_at_k(p, y, query, k=2, bins=5) == pytest.approx(metrics.ece(p[top], y[top], bins=5))
-    assert metrics.ece_at_k(p, y, query, k=10, bins=5) == pytest.approx(metrics.ece(p, y, bins=5))
+    assert metrics.ece_at_k(y, p, query, k=2, bins=5) == pytest.approx(metrics.ece(y[top], p[top], bins=5))
+    assert metrics.ece_at_k(y, p, query, k=10, bins=5) == pytest.approx(metrics.ece(y, p, bins=5))
 
 
 def test_field_errors_are_their_formula():
@@ -377,10 +416,10 @@ def test_field_errors_are_their_formula():
         own = g == i
         gap = abs((w[own] * (y[own] - p[own])).sum())
         total += w[own].sum() * gap / (w[own] * (y[own] + 0.01)).sum()
-    assert metrics.f_rce(p, y, g, w) == pytest.approx(total / w.sum())
-    other = metrics.f_rce(p, y, g % 2, w)
-    assert metrics.mf_rce(p, y, {"a": g, "b": g % 2}, w) == pytest.approx((total / w.sum() + other) / 2)
-    assert metrics.f_rce(p, y, g, w, epsilon=0.5) < metrics.f_rce(p, y, g, w)
+    assert metrics.f_rce(y, p, g, w) == pytest.approx(total / w.sum())
+    other = metrics.f_rce(y, p, g % 2, w)
+    assert metrics.mf_rce(y, p, {"a": g, "b": g % 2}, w) == pytest.approx((total / w.sum() + other) / 2)
+    assert metrics.f_rce(y, p, g, w, epsilon=0.5) < metrics.f_rce(y, p, g, w)
 
 
 def test_without_epsilon_fields_without_events_are_left_out():
@@ -392,34 +431,34 @@ def test_without_epsilon_fields_without_events_are_left_out():
         for i in np.unique(g[kept])
     ]
     weight, gap = np.array(relative).T
-    assert metrics.f_rce(p, y, g, w, epsilon=0) == pytest.approx(np.average(gap, weights=weight))
-    assert metrics.f_rce(p, y, g, w, epsilon=0) == pytest.approx(
-        metrics.f_rce(p[kept], y[kept], g[kept], w[kept], epsilon=0)
+    assert metrics.f_rce(y, p, g, w, epsilon=0) == pytest.approx(np.average(gap, weights=weight))
+    assert metrics.f_rce(y, p, g, w, epsilon=0) == pytest.approx(
+        metrics.f_rce(y[kept], p[kept], g[kept], w[kept], epsilon=0)
     )
 
 
 def test_intervals_of_observed_over_expected_are_wilson_s_and_cover():
     z = NormalDist().inv_cdf(0.975)
-    table = metrics.observed_over_expected([0.2] * 50, [1] * 15 + [0] * 35, [0] * 50)
+    table = metrics.observed_over_expected([1] * 15 + [0] * 35, [0.2] * 50, [0] * 50)
     root = z * math.sqrt(0.3 * 0.7 / 50 + z * z / (4 * 50**2))
     for end, sign in ((table.lower, -1), (table.upper, 1)):
         assert end[0] == pytest.approx((0.3 + z * z / 100 + sign * root) / (1 + z * z / 50) / 0.2)
     p, y = calibrated(400_000)
-    many = metrics.observed_over_expected(p, y, np.arange(400_000) % 2000)
+    many = metrics.observed_over_expected(y, p, np.arange(400_000) % 2000)
     assert np.mean((many.lower <= 1) & (many.upper >= 1)) == pytest.approx(0.95, abs=0.025)
-    narrow = metrics.observed_over_expected(p, y, np.arange(400_000) % 2000, level=0.5)
+    narrow = metrics.observed_over_expected(y, p, np.arange(400_000) % 2000, level=0.5)
     assert np.mean((narrow.lower <= 1) & (narrow.upper >= 1)) == pytest.approx(0.5, abs=0.05)
 
 
 def test_observed_over_expected_without_events_still_has_an_interval():
-    table = metrics.observed_over_expected([0.1] * 20, [0] * 20, ["web"] * 20)
+    table = metrics.observed_over_expected([0] * 20, [0.1] * 20, ["web"] * 20)
     assert table.ratio[0] == table.lower[0] == 0
     assert 0.5 < table.upper[0] < 3
 
 
 def test_contexts_cross():
     table = metrics.observed_over_expected(
-        [0.5] * 4, [1, 0, 1, 1], {"position": [0, 0, 1, 1], "device": ["web", "web", "ios", "web"]}
+        [1, 0, 1, 1], [0.5] * 4, {"position": [0, 0, 1, 1], "device": ["web", "web", "ios", "web"]}
     )
     assert table.context["position"].tolist() == [0, 1, 1]
     assert table.context["device"].tolist() == ["web", "ios", "web"]
@@ -430,9 +469,9 @@ def test_segmented_ne_gives_no_credit_for_the_segment_s_rate():
     y = np.array([0] * 9 + [1] + [1] * 9 + [0])
     segment = np.repeat([0, 1], 10)
     p = np.where(segment == 0, 0.1, 0.9)
-    assert metrics.normalised_entropy(p, y) < 0.5
-    np.testing.assert_allclose(metrics.segmented_ne(p, y, segment).normalised_entropy, 1)
-    assert math.isnan(metrics.segmented_ne([0.5, 0.5, 0.5], [0, 1, 1], [0, 0, 1]).normalised_entropy[1])
+    assert metrics.normalised_entropy(y, p) < 0.5
+    np.testing.assert_allclose(metrics.segmented_ne(y, p, segment).normalised_entropy, 1)
+    assert math.isnan(metrics.segmented_ne([0, 1, 1], [0.5, 0.5, 0.5], [0, 0, 1]).normalised_entropy[1])
 
 
 def feller_cdf(x):
@@ -454,7 +493,7 @@ def test_quantile_inverts_the_tail(tail):
 def test_group_errors_are_ranges_of_cumulative_gaps():
     p, y = calibrated(300)
     g = np.arange(300) % 3
-    result = metrics.multicalibration_error(p, y, {"third": g})
+    result = metrics.multicalibration_error(y, p, {"third": g})
     assert result.field.tolist() == ["all", "third", "third", "third"]
     for i in range(3):
         own = np.flatnonzero(g == i)
@@ -469,16 +508,16 @@ def test_p_values_of_a_calibrated_model_are_rarely_small():
     small = []
     for seed in range(200):
         p, y = calibrated(3000, seed)
-        small.append(metrics.multicalibration_error(p, y, np.arange(3000) % 5).p_value < 0.05)
+        small.append(metrics.multicalibration_error(y, p, np.arange(3000) % 5).p_value < 0.05)
     assert np.mean(small) < 0.09
 
 
 def test_error_passes_the_minimum_detectable_one_exactly_when_significant():
     for shift in np.linspace(0.9, 1.4, 11):
         p, y = calibrated(20_000, 1)
-        result = metrics.multicalibration_error(p * shift, y, np.arange(20_000) % 4)
+        result = metrics.multicalibration_error(y, p * shift, np.arange(20_000) % 4)
         assert (result.error > result.minimum_detectable_error) == (result.p_value < 0.05)
-    strict = metrics.multicalibration_error(p, y, np.arange(20_000) % 4, level=0.001)
+    strict = metrics.multicalibration_error(y, p, np.arange(20_000) % 4, level=0.999)
     assert strict.minimum_detectable_error > result.minimum_detectable_error
 
 
@@ -486,7 +525,7 @@ def test_one_bad_group_among_many_is_found():
     p, y = calibrated(50_000)
     g = np.arange(50_000) % 50
     prob = np.where(g == 17, p * 1.8, p).clip(0, 1)
-    result = metrics.multicalibration_error(prob, y, g)
+    result = metrics.multicalibration_error(y, prob, g)
     assert result.group[np.argmax(result.group_sigma)] == "17"
     assert result.p_value < 0.01
 
@@ -495,15 +534,15 @@ def test_multicalibration_from_a_binned_table_comes_near_that_of_the_rows():
     p, y = calibrated(30_000)
     g = np.arange(30_000) % 3
     cell = g * 400 + np.minimum((p * 400).astype(int), 399)
-    sums = SegmentSums.from_rows(p, y, cell)
-    table = metrics.multicalibration_error(sums.mean_prob, sums.background_rate, sums.key // 400, sums.weight)
-    exact = metrics.multicalibration_error(p, y, g)
+    sums = SegmentSums.from_rows(y, p, cell)
+    table = metrics.multicalibration_error(sums.background_rate, sums.mean_prob, sums.key // 400, sums.weight)
+    exact = metrics.multicalibration_error(y, p, g)
     assert (table.group_error <= exact.group_error + 1e-12)[1:].all()  # of a group: its bins are in order
     np.testing.assert_allclose(table.group_sigma, exact.group_sigma, rtol=0.1)
 
 
 def test_certain_predictions_that_fail_are_significant():
-    result = metrics.multicalibration_error([1.0] * 10, [0] * 10, [0] * 10)
+    result = metrics.multicalibration_error([0] * 10, [1.0] * 10, [0] * 10)
     assert result.p_value == 0
     assert result.error == 1
 
@@ -512,80 +551,80 @@ def test_delta_by_task_and_against_chance():
     p, y, _, _ = rows(5)
     noisy = np.round(p, 1) + 0.3 * np.cos(np.arange(len(p)))
     one, two = sk.roc_auc_score(y, p), sk.roc_auc_score(y, noisy)
-    assert metrics.delta_auc_percent(p, noisy, y) == pytest.approx(100 * (one / two - 1))
-    chance = metrics.delta_auc_percent(p, noisy, y, against="chance")
+    assert metrics.delta_auc_percent(y, p, noisy) == pytest.approx(100 * (one / two - 1))
+    chance = metrics.delta_auc_percent(y, p, noisy, against="chance")
     assert chance == pytest.approx(100 * ((one - 0.5) / (two - 0.5) - 1))
-    ne, base = metrics.normalised_entropy(p * 0.8 + 0.1, y), metrics.normalised_entropy(p * 0.5 + 0.2, y)
-    assert metrics.delta_ne_percent(p * 0.8 + 0.1, p * 0.5 + 0.2, y) == pytest.approx(100 * (ne / base - 1))
+    ne, base = metrics.normalised_entropy(y, p * 0.8 + 0.1), metrics.normalised_entropy(y, p * 0.5 + 0.2)
+    assert metrics.delta_ne_percent(y, p * 0.8 + 0.1, p * 0.5 + 0.2) == pytest.approx(100 * (ne / base - 1))
 
 
 def test_segments_may_be_strings_large_numbers_or_dates():
     days = np.array(["2026-01-02", "2026-01-01", "2026-01-02"], dtype="datetime64[D]")
     for key in (["b", "a", "b"], [10**12, -5, 10**12], days, np.array(["b", "a", "b"], dtype=object)):
-        assert SegmentSums.from_rows([0.5, 0.5, 0.5], [0, 1, 1], key).weight.tolist() == [1, 2]
+        assert SegmentSums.from_rows([0, 1, 1], [0.5, 0.5, 0.5], key).weight.tolist() == [1, 2]
 
 
 ERRORS = {
     "prob: expected values in [0, 1], got 1.5 at row 1; pass probabilities, or the sigmoid of logits": (
-        lambda: metrics.log_loss([0.5, 1.5], [0, 1])
+        lambda: metrics.log_loss([0, 1], [0.5, 1.5])
     ),
     "prob: expected finite values, got nan at row 0; drop or repair such rows": (
-        lambda: metrics.brier([math.nan, 0.5], [0, 1])
+        lambda: metrics.brier([0, 1], [math.nan, 0.5])
     ),
     "logit: expected finite values, got inf at row 0; drop or repair such rows": (
-        lambda: metrics.log_loss_of_logit([math.inf], [1])
+        lambda: metrics.log_loss_of_logit([1], [math.inf])
     ),
     "prob: expected at least one row, got 0; check the filter that made this table": lambda: metrics.ece([], []),
     "prob: expected one dimension, got shape (1, 2); pass one column, shape [n]": (
-        lambda: metrics.ece([[0.5, 0.5]], [0, 1])
+        lambda: metrics.ece([0, 1], [[0.5, 0.5]])
     ),
-    "prob: expected numbers, got ['high']; convert the column first": lambda: metrics.ece(["high"], [1]),
+    "prob: expected numbers, got ['high']; convert the column first": lambda: metrics.ece([1], ["high"]),
     "label: expected values in [0, 1], got 2.0 at row 1; pass 0 and 1, or a soft label between them": (
-        lambda: metrics.auc([0.5, 0.5], [0, 2])
+        lambda: metrics.auc([0, 2], [0.5, 0.5])
     ),
-    "label: expected 2 rows like the scores, got 1; align the columns": lambda: metrics.auc([0.5, 0.5], [0]),
-    "label: expected both classes for AUC, got only 1; use more rows": lambda: metrics.auc([0.5, 0.6], [1, 1]),
+    "label: expected 2 rows like the scores, got 1; align the columns": lambda: metrics.auc([0], [0.5, 0.5]),
+    "label: expected both classes for AUC, got only 1; use more rows": lambda: metrics.auc([1, 1], [0.5, 0.6]),
     "label: expected both classes for normalised entropy, got only 0; use more rows": (
-        lambda: metrics.normalised_entropy([0.5], [0])
+        lambda: metrics.normalised_entropy([0], [0.5])
     ),
     "label: expected an event for PCOC, got none; use more rows, or observed_over_expected": (
-        lambda: metrics.pcoc([0.5], [0])
+        lambda: metrics.pcoc([0], [0.5])
     ),
     "weight: expected values >= 0, got -1.0 at row 1; drop such rows or clip them": (
-        lambda: metrics.ece([0.5, 0.5], [0, 1], [1, -1])
+        lambda: metrics.ece([0, 1], [0.5, 0.5], [1, -1])
     ),
-    "weight: expected a positive sum, got 0.0; give some row a weight": lambda: metrics.ece([0.5], [0], [0]),
+    "weight: expected a positive sum, got 0.0; give some row a weight": lambda: metrics.ece([0], [0.5], [0]),
     "weight: expected one weight a query, got another at row 0; weigh queries, not rows": (
-        lambda: metrics.ndcg([1, 2], [0, 1], [0, 0], [1, 2])
+        lambda: metrics.ndcg([0, 1], [1, 2], [0, 0], [1, 2])
     ),
     "segment: expected no nulls, got nan at row 1; give unknown a value of its own": (
-        lambda: metrics.segmented_ne([0.5, 0.5], [0, 1], [1.0, math.nan])
+        lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [1.0, math.nan])
     ),
     "segment: expected no nulls, got None at row 0; give unknown a value of its own": (
-        lambda: metrics.segmented_ne([0.5, 0.5], [0, 1], [None, "web"])
+        lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [None, "web"])
     ),
     "segment: expected values of one type, got a mixture; cast the column to strings": (
-        lambda: metrics.segmented_ne([0.5, 0.5], [0, 1], np.array([1, "web"], dtype=object))
+        lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], np.array([1, "web"], dtype=object))
     ),
     "segment: expected 2 rows like the scores, got 1; align the columns": (
-        lambda: metrics.segmented_ne([0.5, 0.5], [0, 1], [1])
+        lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [1])
     ),
     "label: expected a segment with both classes, got none; use more rows": (
-        lambda: metrics.segmented_ne([0.5], [1], [0]).mean
+        lambda: metrics.segmented_ne([1], [0.5], [0]).mean
     ),
     "rows: expected a query or group the metric is defined on, got none; use more rows": (
-        lambda: metrics.gauc([0.5], [1], [0])
+        lambda: metrics.gauc([1], [0.5], [0])
     ),
     "grade: expected values >= 0, got -1.0; shift the grades so that 0 is irrelevant": (
-        lambda: metrics.ndcg([1], [-1], [0])
+        lambda: metrics.ndcg([-1], [1], [0])
     ),
     "k: expected a whole number >= 1, got 0; raise it": lambda: metrics.ndcg([1], [1], [0], k=0),
-    "bins: expected a whole number >= 1, got 2.5; raise it": lambda: metrics.ece([0.5], [1], bins=2.5),
+    "bins: expected a whole number >= 1, got 2.5; raise it": lambda: metrics.ece([1], [0.5], bins=2.5),
     "bins: expected the same bins on both sides, got 8 and 9; use from_rows": (
-        lambda: BinSums.from_rows([0.5], [1], bins=8) + BinSums.from_rows([0.5], [1], bins=9)
+        lambda: BinSums.from_rows([1], [0.5], bins=8) + BinSums.from_rows([1], [0.5], bins=9)
     ),
-    "binning: expected 'mass' or 'width', got 'depth'; choose one": (lambda: metrics.ece([0.5], [1], binning="depth")),
-    "norm: expected 'l1' or 'l2', got 'l3'; choose one": lambda: metrics.ece([0.5], [1], norm="l3"),
+    "binning: expected 'mass' or 'width', got 'depth'; choose one": (lambda: metrics.ece([1], [0.5], binning="depth")),
+    "norm: expected 'l1' or 'l2', got 'l3'; choose one": lambda: metrics.ece([1], [0.5], norm="l3"),
     "gain: expected 'exponential' or 'linear', got 'cubic'; choose one": (
         lambda: metrics.ndcg([1], [1], [0], gain="cubic")
     ),
@@ -594,29 +633,29 @@ ERRORS = {
         lambda: metrics.delta_auc_percent([0, 1], [0, 1], [0, 1], against="ne")
     ),
     "baseline AUC: expected above 0.5, got 0.5; a relative change needs a baseline": (
-        lambda: metrics.delta_auc_percent([0, 1], [0, 0], [0, 1], against="chance")
+        lambda: metrics.delta_auc_percent([0, 1], [0, 1], [0, 0], against="chance")
     ),
     "label: expected every task of score, got none for ['like']; add these columns": (
-        lambda: metrics.delta_auc_percent_by_task({"like": [0, 1]}, {"like": [0, 1]}, {})
+        lambda: metrics.delta_auc_percent_by_task({}, {"like": [0, 1]}, {"like": [0, 1]})
     ),
     "level: expected a number between 0 and 1, got 95; try 0.95": (
-        lambda: metrics.observed_over_expected([0.5], [1], [0], level=95)
+        lambda: metrics.observed_over_expected([1], [0.5], [0], level=95)
     ),
-    "level: expected a number between 0 and 1, got 5; try 0.05": (
-        lambda: metrics.multicalibration_error([0.5], [1], [0], level=5)
+    "level: expected a number between 0 and 1, got 5; try 0.95": (
+        lambda: metrics.multicalibration_error([1], [0.5], [0], level=5)
     ),
     "epsilon: expected a number of at least 0, got -1; the papers use 0.01 or 0": (
-        lambda: metrics.f_rce([0.5], [1], [0], epsilon=-1)
+        lambda: metrics.f_rce([1], [0.5], [0], epsilon=-1)
     ),
     "label: expected a segment with an event, got none; use more rows or an epsilon above 0": (
-        lambda: metrics.f_rce([0.5], [0], [0], epsilon=0)
+        lambda: metrics.f_rce([0], [0.5], [0], epsilon=0)
     ),
-    "fields: expected at least one column, got none; name a column": lambda: metrics.mf_rce([0.5], [1], {}),
+    "fields: expected at least one column, got none; name a column": lambda: metrics.mf_rce([1], [0.5], {}),
     "context: expected at least one column, got none; name a column": (
-        lambda: metrics.observed_over_expected([0.5], [1], {})
+        lambda: metrics.observed_over_expected([1], [0.5], {})
     ),
     "day: expected at least 2 days, got 1; a variance needs two": (
-        lambda: metrics.daily_scores([0.5], [1], [0]).variance
+        lambda: metrics.daily_scores([1], [0.5], [0]).variance
     ),
 }
 

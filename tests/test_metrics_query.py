@@ -37,7 +37,7 @@ SOURCES = {
 def test_sums_of_a_table_are_those_of_its_rows(source, weight, tmp_path):
     columns = log()
     table = SOURCES[source](columns, tmp_path / "log.parquet")
-    rows = columns["prob"], columns["label"]
+    rows = columns["label"], columns["prob"]
     own = None if weight is None else columns[weight]
     there, here = Sums.from_table(table, weight=weight), Sums.from_rows(*rows, own)
     for name in ("log_loss", "normalised_entropy", "brier", "pcoc", "background_rate"):
@@ -128,7 +128,7 @@ def test_rows_that_weigh_nothing_are_refused_as_by_rows():
     rows = {"prob": [0.5, 0.5], "label": [0, 1], "weight": [0.0, 0.0], "device": ["tv", "web"]}
     message = "weight: expected a positive sum, got 0.0; give some row a weight"
     with pytest.raises(InputError, match=message):
-        Sums.from_rows(rows["prob"], rows["label"], rows["weight"])
+        Sums.from_rows(rows["label"], rows["prob"], rows["weight"])
     for ask in each_of(rows, weight="weight"):
         with pytest.raises(InputError, match=message):
             ask()
@@ -148,12 +148,12 @@ def test_segments_in_time_merge_with_those_of_rows(unit):
     prob, label = np.array([0.2, 0.4, 0.6]), np.array([0, 1, 1])
     days = np.array(["2026-01-02", "2026-01-01", "2026-01-02"], f"datetime64[{unit}]")
     there = SegmentSums.from_table({"prob": prob, "label": label, "day": days}, segment="day")
-    here = SegmentSums.from_rows(prob, label, days)
+    here = SegmentSums.from_rows(label, prob, days)
     for both in (there + here, here + there):
         assert both.key.astype("datetime64[D]").tolist() == [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)]
         np.testing.assert_allclose(both.expected, 2 * here.expected)
     if unit != "ns":  # Python's times have no nanoseconds
-        by_object = SegmentSums.from_rows(prob, label, np.array(days.tolist(), dtype=object))
+        by_object = SegmentSums.from_rows(label, prob, np.array(days.tolist(), dtype=object))
         np.testing.assert_allclose((there + by_object).expected, 2 * here.expected)
 
 

@@ -64,9 +64,9 @@ def test_serves_probabilities_that_hold_without_a_position(feed, trained):
     segment = np.digitize(feed.population.spurious(test["item"]), [-1, 0, 1])
     for name, model in trained.items():
         prob = model.serving()(features)["click_prob"].double().numpy()
-        error[name] = metrics.ece(prob, test["click"])
-        loss[name] = metrics.log_loss(prob, test["click"])
-        by_spurious[name] = metrics.f_rce(prob, test["click"], segment)
+        error[name] = metrics.ece(test["click"], prob)
+        loss[name] = metrics.log_loss(test["click"], prob)
+        by_spurious[name] = metrics.f_rce(test["click"], prob, segment)
     assert error["pooled"] < 0.7 * error["joint"] < 0.2 * error["alone"]
     assert loss["pooled"] < loss["joint"] < loss["alone"]
     # The features tell where the logger puts an item; relevance alone does not.

@@ -88,15 +88,15 @@ def test_headline_figures_are_those_of_the_metrics(log, curves, found):
         "Log loss": metrics.log_loss,
         "Normalised entropy": metrics.normalised_entropy,
         "ECE": metrics.ece,
-        "Observed / expected": lambda prob, label: 1 / metrics.pcoc(prob, label),
+        "Observed / expected": lambda label, prob: 1 / metrics.pcoc(label, prob),
     }
     assert list(by_name) == list(oracles)
     for name, oracle in oracles.items():
         for estimate, prob in ((by_name[name].before, before), (by_name[name].after, after)):
-            assert estimate.value == pytest.approx(oracle(prob, log["label"]), rel=1e-9)
+            assert estimate.value == pytest.approx(oracle(log["label"], prob), rel=1e-9)
             assert estimate.lower <= estimate.value <= estimate.upper
     assert by_name["Log loss"].change.value == pytest.approx(
-        metrics.delta_ne_percent(after, before, log["label"]), rel=1e-9
+        metrics.delta_ne_percent(log["label"], after, before), rel=1e-9
     )
 
 
@@ -107,11 +107,11 @@ def test_intervals_have_the_width_of_a_bootstrap(log, curves):
     for _ in range(300):
         weight = rng.multinomial(len(rows.label), np.full(len(rows.label), 1 / len(rows.label))).astype(float)
         keep = weight > 0
-        args = rows.before[keep], rows.label[keep], weight[keep]
+        args = rows.label[keep], rows.before[keep], weight[keep]
         draws["Log loss"].append(metrics.log_loss(*args))
         draws["Normalised entropy"].append(metrics.normalised_entropy(*args))
         draws["Observed / expected"].append(1 / metrics.pcoc(*args))
-        draws["change"].append(metrics.delta_ne_percent(rows.after[keep], *args))
+        draws["change"].append(metrics.delta_ne_percent(rows.label[keep], rows.after[keep], *args[1:]))
         draws["ECE"].append(metrics.ece(*args))
     figures = {figure.name: figure for figure in gather(rows, curves).figures}
     half = {name: figure.before.upper - figure.before.value for name, figure in figures.items()}
@@ -123,7 +123,7 @@ def test_intervals_have_the_width_of_a_bootstrap(log, curves):
 def test_the_floor_of_ece_is_what_perfect_scores_show():
     rng = np.random.default_rng(3)
     prob = rng.beta(2, 8, 2000)
-    shown = [metrics.BinSums.of_distinct(prob, rng.random(2000) < prob) for _ in range(60)]
+    shown = [metrics.BinSums.of_distinct(rng.random(2000) < prob, prob) for _ in range(60)]
     assert np.mean([part.ece() for part in shown]) == pytest.approx(evidence.ece_floor(shown[0]), rel=0.1)
 
 
@@ -150,7 +150,7 @@ def test_weight_two_is_the_row_twice(seed, rows):
 def test_contexts_are_those_of_the_metrics_and_the_worst_come_first(log, curves, found):
     table = found.tables[0]
     oracle = metrics.observed_over_expected(
-        curves.predict_proba(log["score"], log), log["label"], {name: log[name] for name in CONTEXTS}
+        log["label"], curves.predict_proba(log["score"], log), {name: log[name] for name in CONTEXTS}
     )
     place = {
         key: row for row, key in enumerate(zip(*(column.tolist() for column in oracle.context.values()), strict=True))
@@ -201,7 +201,7 @@ def test_dots_are_rates_of_rows_in_order_of_score(log, curves, found):
 
 
 def test_days_are_those_of_the_metrics(log, curves, found):
-    oracle = metrics.daily_scores(curves.predict_proba(log["score"], log), log["label"], log["when"])
+    oracle = metrics.daily_scores(log["label"], curves.predict_proba(log["score"], log), log["when"])
     assert_array_equal(found.daily.day, oracle.day)
     assert_allclose(found.daily.after, oracle.mean_prob)
     assert_allclose(found.daily.rate, oracle.mean_label)
@@ -451,15 +451,15 @@ def test_every_chart_is_valid_and_draws(found):
 
 def test_notebook_charts_draw_what_they_are_given(log, curves, tmp_path):
     before, after = prob_of(log["score"]), curves.predict_proba(log["score"], log)
-    assert "raw" in drawn(report.plot_reliability({"raw": before, "calibrated": after}, log["label"]))
-    whole = drawn(report.plot_reliability(before, log["label"]))
-    assert whole != drawn(report.plot_reliability(before, log["label"], bins=5))
-    assert whole != drawn(report.plot_reliability(before, log["label"], 1 + log["position"]))
+    assert "raw" in drawn(report.plot_reliability(log["label"], {"raw": before, "calibrated": after}))
+    whole = drawn(report.plot_reliability(log["label"], before))
+    assert whole != drawn(report.plot_reliability(log["label"], before, bins=5))
+    assert whole != drawn(report.plot_reliability(log["label"], before, 1 + log["position"]))
     contexts = drawn(
-        report.plot_observed_over_expected(before, log["label"], {name: log[name] for name in CONTEXTS}, top=3)
+        report.plot_observed_over_expected(log["label"], before, {name: log[name] for name in CONTEXTS}, top=3)
     )
     assert contexts.count(">tv · ") == 3
-    assert "web" in drawn(report.plot_observed_over_expected(before, log["label"], log["device"], log["position"] + 1))
+    assert "web" in drawn(report.plot_observed_over_expected(log["label"], before, log["device"], log["position"] + 1))
     named = drawn(report.plot_curves(curves, {"device": ["tv", "web"]}))
     assert ">tv<" in named
     assert ">app<" not in named

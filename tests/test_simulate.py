@@ -417,7 +417,7 @@ def test_true_clicks_of_the_loop_are_those_of_a_log_under_the_policy():
 
 def ndcg_of(train, label, test):
     model = LogisticRegression(C=1.0).fit(train["features"], label)
-    return metrics.ndcg(model.decision_function(test["features"]), test["grade"], test["session"])
+    return metrics.ndcg(test["grade"], model.decision_function(test["features"]), test["session"])
 
 
 @pytest.mark.parametrize("bias", ["position", "trust"])

@@ -79,10 +79,10 @@ def test_spark_measures_what_numpy_measures(backend, spark, tmp_path):
     prob = rng.beta(1, 6, 2000)
     data = {"prob": prob, "label": (rng.random(2000) < prob).astype(np.int8), "day": np.arange(2000) % 3}
     table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
-    assert Sums.from_table(table).log_loss == pytest.approx(Sums.from_rows(prob, data["label"]).log_loss, rel=1e-12)
-    there, here = SegmentSums.from_table(table, segment="day"), SegmentSums.from_rows(prob, data["label"], data["day"])
+    assert Sums.from_table(table).log_loss == pytest.approx(Sums.from_rows(data["label"], prob).log_loss, rel=1e-12)
+    there, here = SegmentSums.from_table(table, segment="day"), SegmentSums.from_rows(data["label"], prob, data["day"])
     np.testing.assert_allclose(there.squared_error, here.squared_error, rtol=1e-12)
-    assert BinSums.from_table(table).auc == pytest.approx(BinSums.from_rows(prob, data["label"]).auc, abs=1e-6)
+    assert BinSums.from_table(table).auc == pytest.approx(BinSums.from_rows(data["label"], prob).auc, abs=1e-6)
 
 
 def test_spark_counts_bad_rows(backend, spark, tmp_path):

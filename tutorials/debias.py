@@ -37,7 +37,7 @@ def ndcg_of(model: nn.Module) -> float:
             optimiser.step()
     with torch.no_grad():
         relevance = model.eval().serving()(torch.from_numpy(test["features"]))["click"]
-    return metrics.ndcg(relevance.numpy(), test["grade"], test["session"])
+    return metrics.ndcg(test["grade"], relevance.numpy(), test["session"])
 
 
 # %% [markdown]

@@ -44,10 +44,10 @@ calibrated = calibrator.predict_proba({"score": prob, "surface": surface})[:, 1]
 
 # %%
 for name, values in (("raw", prob), ("calibrated", calibrated)):
-    table = metrics.observed_over_expected(values, click, surface)
+    table = metrics.observed_over_expected(click, values, surface)
     ratios = ", ".join(f"{s} {r:.2f}" for s, r in zip(table.context, table.ratio, strict=True))
-    print(f"{name:>10}: log loss {metrics.log_loss(values, click):.4f}; O/E {ratios}")
-assert metrics.log_loss(calibrated, click) < metrics.log_loss(prob, click)
+    print(f"{name:>10}: log loss {metrics.log_loss(click, values):.4f}; O/E {ratios}")
+assert metrics.log_loss(click, calibrated) < metrics.log_loss(click, prob)
 
 # %% [markdown]
 # ## Save and serve

@@ -17,7 +17,7 @@ wrong = np.select([device == "tv", device == "web"], [truth + 1.8, 1.7 * truth +
 frame = {"score": wrong, "device": device}
 calibrator = IsotonicCalibrator(("device",)).fit(frame, click)
 prob = {"raw score": 1 / (1 + np.exp(-wrong)), "calibrated": calibrator.predict_proba(frame)[:, 1]}
-reliability = plot_reliability(prob, click).properties(title="all devices together")
+reliability = plot_reliability(click, prob).properties(title="all devices together")
 curves = plot_curves(calibrator.curves_, {"device": ["app", "tv", "web"]}).properties(title="one curve a device")
 look, curves.config, reliability.config = curves.config, alt.Undefined, alt.Undefined  # a config goes outermost
 picture = alt.hconcat(curves, reliability, spacing=60, config=look).resolve_scale(color="independent")

@@ -95,7 +95,7 @@ def check(curves: Curves, histogram: Histogram, *, level: float = 0.05, toleranc
         for name, key in zip(curves.contexts, cells.keys, strict=True)
     }
     label = np.divide(cells.positive, cells.weight)
-    before, after = (log_loss(p, label, cells.weight) for p in (prob_of(logit), prob))
+    before, after = (log_loss(label, p, cells.weight) for p in (prob_of(logit), prob))
     lower, upper = (np.concatenate([getattr(table, name) for table in tables]) for name in ("lower", "upper"))
     return Check(context, weight, ratio, lower, upper, tests, drifted, (before, after))
 
@@ -111,7 +111,7 @@ def _calibrated(curves: Curves, cells: Histogram) -> tuple[Floats, Floats, Float
 
 
 def _sums(prob: Floats, cells: Histogram, segment: NDArray[np.int64]) -> SegmentSums:
-    return SegmentSums.from_rows(prob, np.divide(cells.positive, cells.weight), segment, cells.weight)
+    return SegmentSums.from_rows(np.divide(cells.positive, cells.weight), prob, segment, cells.weight)
 
 
 def _p_values(prob: Floats, deviation: Floats, cells: Histogram, segment: NDArray[np.int64]) -> Floats:

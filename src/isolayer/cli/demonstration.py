@@ -52,7 +52,7 @@ def run(folder: str | Path = "demo", *, quick: bool = False) -> dict[str, Any]:
         with torch.no_grad():
             served = serving(torch.from_numpy(test_log["features"]))
             probs[name] = serving(torch.from_numpy(calibration_log["features"]))["click_prob"].numpy()
-        ndcg[name] = metrics.ndcg(served["click"].numpy(), test_log["grade"], test_log["session"])
+        ndcg[name] = metrics.ndcg(test_log["grade"], served["click"].numpy(), test_log["session"])
         test_prob = served["click_prob"].numpy().astype(np.float64)
     say.print("[3/5] a calibrator: one curve a device and position, fitted in the log's own engine")
     log = {name: calibration_log[name] for name in ("device", "position", "click")}
@@ -106,8 +106,8 @@ def before_and_after(calibrator: IsotonicCalibrator, log: Columns) -> dict[str, 
     context = {name: log[name] for name in ("device", "position")}
     figures: dict[str, Any] = {}
     for when, prob in (("before", log["prob"]), ("after", calibrator.curves_.predict_proba(log["prob"], context))):
-        table = metrics.observed_over_expected(prob, log["click"], context)
-        figures[f"log_loss_{when}"] = metrics.log_loss(prob, log["click"])
+        table = metrics.observed_over_expected(log["click"], prob, context)
+        figures[f"log_loss_{when}"] = metrics.log_loss(log["click"], prob)
         figures[f"oe_error_{when}"] = float(np.average(np.abs(table.ratio - 1), weights=table.weight))
     return figures
 

@@ -220,13 +220,13 @@ def after_training(
         raise InputError(f"context: expected a column 'position', got {sorted(context)}; rename or add it")
     prob, position = probs(observed_prob, "observed_prob"), context["position"]
     crossed = dict(context) | {"score_bucket": quantile_buckets(finite("relevance_logit", relevance_logit), buckets)}
-    cells = len(observed_over_expected(prob, label, crossed).ratio)
+    cells = len(observed_over_expected(label, prob, crossed).ratio)
     seen = overlap(position, label, features=features).harvested if features is not None else None
     if learned is not None and seen is not None and len(np.asarray(learned)) != len(seen.position):
         raise InputError(f"learned: expected {len(seen.position)} positions, got {len(learned)}; align them")
     return Diagnosis(
-        observed_over_expected(prob, label, crossed, level=1 - 0.05 / cells),
-        observed_over_expected(prob, label, position),
+        observed_over_expected(label, prob, crossed, level=1 - 0.05 / cells),
+        observed_over_expected(label, prob, position),
         None if learned is None else finite("learned", learned),
         seen,
         None if session is None else logger_test(label, prob, relevance_logit, position, session, features=features),

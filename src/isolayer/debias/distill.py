@@ -218,7 +218,7 @@ def distill(
         said = torch.sigmoid(student(logit[held], {name: ids[held] for name, ids in context.items()}))
     truth = target[held] if label is None else label[held]
     loss = [
-        100 * (1 - auc(mine.cpu().numpy(), y.cpu().numpy()) / auc(theirs.cpu().numpy(), y.cpu().numpy()))
+        100 * (1 - auc(y.cpu().numpy(), mine.cpu().numpy()) / auc(y.cpu().numpy(), theirs.cpu().numpy()))
         for mine, theirs, y in zip(said.T, target[held].T, truth.T, strict=True)
     ]
     return Distilled(student, loss, (said - target[held]).abs().mean(0).tolist())

@@ -5,7 +5,7 @@ weight 2 is the row twice, for every metric. ``Sums``, ``SegmentSums``, ``BinSum
 processes and tables. No fitting belongs here, no plotting, and nothing beyond numpy.
 
 >>> from isolayer import metrics
->>> metrics.auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+>>> metrics.auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
 0.75
 """
 

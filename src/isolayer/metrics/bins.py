@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 
 from isolayer.errors import InputError, offered
-from isolayer.metrics.rows import Codes, Floats, both_classes, labels, probs, summed, weights
+from isolayer.metrics.rows import Codes, Floats, both_classes, prob_rows, summed
 from isolayer.metrics.sums import over
 
 Binning = Literal["mass", "width"]
@@ -42,7 +42,7 @@ class BinSums:
         expected: :math:`\sum w p`.
         squared_error: :math:`\sum w (p - y)^2`.
 
-    >>> half = BinSums.from_rows([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    >>> half = BinSums.from_rows([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     >>> (half + half).auc
     0.75
     """
@@ -53,14 +53,13 @@ class BinSums:
     squared_error: Floats
 
     @classmethod
-    def from_rows(cls, prob: Any, label: Any, weight: Any = None, *, bins: int = 4096) -> BinSums:
+    def from_rows(cls, label: Any, prob: Any, weight: Any = None, *, bins: int = 4096) -> BinSums:
         """Sums of a batch over ``bins`` fixed bins of equal width in logit on ``[-20, 20]``.
 
         Means within a bin are kept exactly; which rows of a bin scored higher is forgotten. A bin is at most
         ``10 / bins`` wide in probability.
         """
-        p = probs(prob)
-        y, w = labels(label, len(p)), weights(weight, len(p))
+        y, p, w = prob_rows(label, prob, weight)
         at_least("bins", bins, 2)
         with np.errstate(divide="ignore"):
             logit = np.log(p) - np.log1p(-p)  # -inf and inf fall in the end bins
@@ -69,25 +68,24 @@ class BinSums:
 
     @classmethod
     def from_table(
-        cls, table: Any, *, prob: str = "prob", label: str = "label", weight: str | None = None, bins: int = 4096
+        cls, table: Any, *, label: str = "label", prob: str = "prob", weight: str | None = None, bins: int = 4096
     ) -> BinSums:
         """The same sums of a table, computed where it lives.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
-            prob: Column of predicted probabilities.
             label: Column of labels in [0, 1].
+            prob: Column of predicted probabilities.
             weight: Column of weights, or None.
             bins: How many bins.
         """
-        sums = offered("bin_sums_of")(table, prob=prob, label=label, weight=weight, bins=bins)
+        sums = offered("bin_sums_of")(table, label=label, prob=prob, weight=weight, bins=bins)
         return cast("BinSums", sums)
 
     @classmethod
-    def of_distinct(cls, prob: Any, label: Any, weight: Any = None) -> BinSums:
+    def of_distinct(cls, label: Any, prob: Any, weight: Any = None) -> BinSums:
         """One bin for every distinct probability: exact for every metric here, but it does not merge."""
-        p = probs(prob)
-        y, w = labels(label, len(p)), weights(weight, len(p))
+        y, p, w = prob_rows(label, prob, weight)
         order = np.argsort(p)
         p, y, w = p[order], y[order], w[order]
         code = np.cumsum(np.r_[False, p[1:] != p[:-1]])

@@ -6,24 +6,24 @@ from typing import Any
 
 from isolayer.metrics.bins import Binning, BinSums, Norm, at_least
 from isolayer.metrics.ranking import query_weight, ranks
-from isolayer.metrics.rows import codes, labels, probs, weights
+from isolayer.metrics.rows import codes, prob_rows
 from isolayer.metrics.sums import Sums
 
 
-def pcoc(prob: Any, label: Any, weight: Any = None) -> float:
+def pcoc(label: Any, prob: Any, weight: Any = None) -> float:
     r"""PCOC, predicted over observed: :math:`\sum w p / \sum w y` (ads papers). Above 1 over-predicts. Needs an event.
 
     It is expected over observed, the inverse of ``observed_over_expected``.
 
-    >>> pcoc([0.5, 0.5, 0.5, 0.5], [0, 0, 0, 1])
+    >>> pcoc([0, 0, 0, 1], [0.5, 0.5, 0.5, 0.5])
     2.0
     """
-    return Sums.from_rows(prob, label, weight).pcoc
+    return Sums.from_rows(label, prob, weight).pcoc
 
 
 def ece(
-    prob: Any,
     label: Any,
+    prob: Any,
     weight: Any = None,
     *,
     bins: int = 15,
@@ -39,15 +39,15 @@ def ece(
     Liang and Ma 2019): for ``l2`` :math:`\bar y_b (1 - \bar y_b) / (n_b - 1)` a bin, which leaves no bias in the
     square; for ``l1`` the excess of a folded normal with that variance, which removes part of it. Never below 0.
 
-    >>> round(ece([0.2, 0.2, 0.8, 0.8], [0, 0, 0, 1], bins=2), 4)
+    >>> round(ece([0, 0, 0, 1], [0.2, 0.2, 0.8, 0.8], bins=2), 4)
     0.25
     """
-    return BinSums.of_distinct(prob, label, weight).ece(bins=bins, binning=binning, norm=norm, debiased=debiased)
+    return BinSums.of_distinct(label, prob, weight).ece(bins=bins, binning=binning, norm=norm, debiased=debiased)
 
 
 def ece_at_k(
-    prob: Any,
     label: Any,
+    prob: Any,
     query: Any,
     weight: Any = None,
     *,
@@ -62,26 +62,25 @@ def ece_at_k(
     curse). Others mean the ``k`` highest of all rows: give every row the same query. Ties at rank ``k`` go to the
     earlier row. ``weight`` is of the query, the same on all its rows.
 
-    >>> ece_at_k([0.75, 0.1, 0.75, 0.2], [1, 0, 0, 1], [0, 0, 1, 1], k=1)
+    >>> ece_at_k([1, 0, 0, 1], [0.75, 0.1, 0.75, 0.2], [0, 0, 1, 1], k=1)
     0.25
     """
     at_least("k", k, 1)
-    p = probs(prob)
-    y, w = labels(label, len(p)), weights(weight, len(p))
+    y, p, w = prob_rows(label, prob, weight)
     code, key = codes("query", query, len(p))
     query_weight(code, len(key), w)
     order, rank = ranks(p, code)
     top = order[rank < k]
-    return ece(p[top], y[top], w[top], bins=bins, binning=binning, debiased=debiased)
+    return ece(y[top], p[top], w[top], bins=bins, binning=binning, debiased=debiased)
 
 
-def smooth_ece(prob: Any, label: Any, weight: Any = None) -> float:
+def smooth_ece(label: Any, prob: Any, weight: Any = None) -> float:
     r"""Smooth ECE (Blasiok and Nakkiran 2024): residuals smoothed by a reflected Gaussian kernel, no bins to choose.
 
     :math:`\mathrm{smECE}_\sigma = \int_0^1 |\sum_i w_i (y_i - p_i) K_\sigma(t, p_i)| dt / \sum w`, at the one width
     where :math:`\mathrm{smECE}_\sigma = \sigma`. Evaluated on 4096 cells of the probability axis.
 
-    >>> round(smooth_ece([0.5] * 10, [1] * 10), 2)
+    >>> round(smooth_ece([1] * 10, [0.5] * 10), 2)
     0.5
     """
-    return BinSums.of_distinct(prob, label, weight).smooth_ece()
+    return BinSums.of_distinct(label, prob, weight).smooth_ece()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
-from isolayer.metrics.rows import Codes, Floats, codes, labels, probs, summed, weights
+from isolayer.metrics.rows import Codes, Floats, codes, prob_rows, summed
 from isolayer.metrics.sums import over
 
 _TERMS = 12  # of the alternating series: the 12th is below 1e-30 where it is used
@@ -24,7 +24,7 @@ class Multicalibration:
     Args:
         error: :math:`\max_g (E_g / \sigma_g) \cdot \sigma`, a probability, with :math:`\sigma` that of all rows.
         p_value: Chance of such an error, or a larger one, in some group of a calibrated model (Bonferroni over groups).
-        minimum_detectable_error: The error that would just have been significant at ``level``.
+        minimum_detectable_error: The error that would just have been significant at the confidence ``level``.
         field: The field of each group, ``[groups]``; ``"all"`` is every row.
         group: The value of each group, ``[groups]``, as text.
         weight: Weight of each group.
@@ -45,7 +45,7 @@ class Multicalibration:
 
 
 def multicalibration_error(
-    prob: Any, label: Any, groups: Any, weight: Any = None, *, level: float = 0.05
+    label: Any, prob: Any, groups: Any, weight: Any = None, *, level: float = 0.95
 ) -> Multicalibration:
     r"""Multicalibration error over groups (Guy et al. 2025), the worst cumulative error (Arrieta-Ibarra et al. 2022).
 
@@ -56,20 +56,19 @@ def multicalibration_error(
     tables pass a row per (group, bin): mean probability, mean label, count as weight; paths are then read at bin ends.
 
     Args:
+        label: What happened, ``[n]``: 0 or 1, or a fraction between them.
         prob: Predicted probabilities, ``[n]``.
-        label: What happened, ``[n]``.
         groups: A column ``[n]``, or a mapping of columns: every value of every column is a group, and so is everything.
         weight: Frequency weights, ``[n]``.
-        level: Significance at which ``minimum_detectable_error`` is stated.
+        level: Confidence level at which ``minimum_detectable_error`` is stated.
 
-    >>> result = multicalibration_error([0.5] * 400, [0, 1] * 100 + [1, 1] * 100, [0] * 200 + [1] * 200)
+    >>> result = multicalibration_error([0, 1] * 100 + [1, 1] * 100, [0.5] * 400, [0] * 200 + [1] * 200)
     >>> result.group[np.argmax(result.group_sigma)].item(), result.p_value < 0.001
     ('1', True)
     """
     if not 0 < level < 1:
-        raise InputError(f"level: expected a number between 0 and 1, got {level}; try 0.05")
-    p = probs(prob)
-    y, w = labels(label, len(p)), weights(weight, len(p))
+        raise InputError(f"level: expected a number between 0 and 1, got {level}; try 0.95")
+    y, p, w = prob_rows(label, prob, weight)
     order = np.argsort(p, kind="stable")
     p, y, w = p[order], y[order], w[order]
     columns = groups if isinstance(groups, Mapping) else {"group": groups}
@@ -81,7 +80,7 @@ def multicalibration_error(
     sigma = _sigmas(error, spread)
     tail = brownian_range_tail(sigma)
     count = len(sigma)
-    critical = brownian_range_quantile(level / count)
+    critical = brownian_range_quantile((1 - level) / count)
     scale = float(spread[0])
     worst = float(sigma.max())
     return Multicalibration(

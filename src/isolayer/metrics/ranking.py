@@ -9,21 +9,30 @@ import numpy as np
 
 from isolayer.errors import InputError
 from isolayer.metrics.bins import at_least, auc_of_ties
-from isolayer.metrics.rows import Codes, Floats, codes, finite, labels, same_length, summed, weights
+from isolayer.metrics.rows import (
+    Codes,
+    Floats,
+    codes,
+    finite,
+    refuse_swapped,
+    same_length,
+    scored_rows,
+    summed,
+    weights,
+)
 from isolayer.metrics.sums import MeanSums, over
 
 
-def auc(score: Any, label: Any, weight: Any = None) -> float:
+def auc(label: Any, score: Any, weight: Any = None) -> float:
     r"""Area under the ROC curve: the chance that a positive outscores a negative, ties counting one half.
 
     :math:`\sum_{i: y=1} \sum_{j: y=0} w_i w_j ([s_i > s_j] + [s_i = s_j]/2) / (W_1 W_0)`. A soft label is that much
     of a positive row and the rest of a negative. Needs both classes.
 
-    >>> auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    >>> auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     0.75
     """
-    s = finite("score", score)
-    y, w = labels(label, len(s)), weights(weight, len(s))
+    y, s, w = scored_rows(label, finite("score", score), weight)
     order = np.argsort(s)
     s = s[order]
     positive = (w * y)[order]
@@ -35,65 +44,64 @@ def auc(score: Any, label: Any, weight: Any = None) -> float:
 
 
 def delta_auc_percent(
-    score: Any, baseline_score: Any, label: Any, weight: Any = None, *, against: Literal["auc", "chance"] = "auc"
+    label: Any, score: Any, baseline_score: Any, weight: Any = None, *, against: Literal["auc", "chance"] = "auc"
 ) -> float:
     """Change of AUC against a baseline in percent.
 
     ``against="auc"``: ``100 (AUC / AUC_baseline - 1)``, the paper's tables. ``against="chance"``: RelaImpr of ads
     papers, ``100 ((AUC - .5) / (AUC_baseline - .5) - 1)``, which is larger.
 
-    >>> delta_auc_percent([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 1, 1])
+    >>> delta_auc_percent([0, 0, 1, 1], [1, 2, 3, 4], [1, 3, 2, 4])
     33.33333333333333
-    >>> delta_auc_percent([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 1, 1], against="chance")
+    >>> delta_auc_percent([0, 0, 1, 1], [1, 2, 3, 4], [1, 3, 2, 4], against="chance")
     100.0
     """
     floors = {"auc": 0.0, "chance": 0.5}
     if against not in floors:
         raise InputError(f"against: expected 'auc' or 'chance', got {against!r}; choose one")
     floor = floors[against]
-    base = auc(baseline_score, label, weight) - floor
+    base = auc(label, baseline_score, weight) - floor
     if base <= 0:
         raise InputError(
             f"baseline AUC: expected above {floor}, got {base + floor}; a relative change needs a baseline"
         )
-    return 100 * ((auc(score, label, weight) - floor) / base - 1)
+    return 100 * ((auc(label, score, weight) - floor) / base - 1)
 
 
 def delta_auc_percent_by_task(
-    score: Mapping[str, Any], baseline_score: Mapping[str, Any], label: Mapping[str, Any], weight: Any = None
+    label: Mapping[str, Any], score: Mapping[str, Any], baseline_score: Mapping[str, Any], weight: Any = None
 ) -> dict[str, float]:
     """``delta_auc_percent`` of every task in ``score``.
 
-    >>> delta_auc_percent_by_task({"like": [0, 1]}, {"like": [0, 0]}, {"like": [0, 1]})
+    >>> delta_auc_percent_by_task({"like": [0, 1]}, {"like": [0, 1]}, {"like": [0, 0]})
     {'like': 100.0}
     """
     for name, columns in (("baseline_score", baseline_score), ("label", label)):
         missing = sorted(set(score) - set(columns))
         if missing:
             raise InputError(f"{name}: expected every task of score, got none for {missing}; add these columns")
-    return {task: delta_auc_percent(score[task], baseline_score[task], label[task], weight) for task in score}
+    return {task: delta_auc_percent(label[task], score[task], baseline_score[task], weight) for task in score}
 
 
-def gauc(score: Any, label: Any, group: Any, weight: Any = None) -> float:
+def gauc(label: Any, score: Any, group: Any, weight: Any = None) -> float:
     r"""GAUC: AUC within each group (user, query), averaged by the group's weight (Zhu et al. 2017, Zhou et al. 2018).
 
     :math:`\sum_g W_g AUC_g / \sum_g W_g` over the groups that hold both classes, :math:`W_g` their impressions. Some
     papers weight by clicks instead.
 
-    >>> gauc([0.1, 0.9, 0.5, 0.4], [0, 1, 0, 1], ["ann", "ann", "bob", "bob"])
+    >>> gauc([0, 1, 0, 1], [0.1, 0.9, 0.5, 0.4], ["ann", "ann", "bob", "bob"])
     0.5
     """
-    return gauc_sums(score, label, group, weight).mean
+    return gauc_sums(label, score, group, weight).mean
 
 
-def gauc_sums(score: Any, label: Any, group: Any, weight: Any = None) -> MeanSums:
+def gauc_sums(label: Any, score: Any, group: Any, weight: Any = None) -> MeanSums:
     """The mergeable sums of :func:`gauc`, for batches that hold whole groups.
 
-    >>> (gauc_sums([0, 1], [0, 1], [0, 0]) + gauc_sums([1, 0], [0, 1], [7, 7])).mean
+    >>> (gauc_sums([0, 1], [0, 1], [0, 0]) + gauc_sums([0, 1], [1, 0], [7, 7])).mean
     0.5
     """
-    s = finite("score", score)
-    y, w = labels(label, len(s)), weights(weight, len(s))
+    y, s, w = scored_rows(label, finite("score", score), weight)
     code, key = codes("group", group, len(s))
     order = np.lexsort((s, code))
     s, code = s[order], code[order]
@@ -112,8 +120,8 @@ def gauc_sums(score: Any, label: Any, group: Any, weight: Any = None) -> MeanSum
 
 
 def ndcg(
-    score: Any,
     grade: Any,
+    score: Any,
     query: Any,
     weight: Any = None,
     *,
@@ -128,15 +136,15 @@ def ndcg(
     relevant document has no ideal: ``empty`` skips it, or counts it as 0 or 1; papers differ. ``weight`` is of the
     query, the same on all its rows; ``k=None`` takes whole lists.
 
-    >>> round(ndcg([3, 2, 1], [0, 1, 0], ["q", "q", "q"]), 4)
+    >>> round(ndcg([0, 1, 0], [3, 2, 1], ["q", "q", "q"]), 4)
     0.6309
     """
-    return ndcg_sums(score, grade, query, weight, k=k, gain=gain, empty=empty).mean
+    return ndcg_sums(grade, score, query, weight, k=k, gain=gain, empty=empty).mean
 
 
 def ndcg_sums(
-    score: Any,
     grade: Any,
+    score: Any,
     query: Any,
     weight: Any = None,
     *,
@@ -146,11 +154,13 @@ def ndcg_sums(
 ) -> MeanSums:
     """The mergeable sums of :func:`ndcg`, for batches that hold whole queries.
 
-    >>> (ndcg_sums([2, 1], [1, 0], [0, 0]) + ndcg_sums([2, 1], [0, 0], [1, 1], empty="zero")).mean
+    >>> (ndcg_sums([1, 0], [2, 1], [0, 0]) + ndcg_sums([0, 0], [2, 1], [1, 1], empty="zero")).mean
     0.5
     """
-    s, y = finite("score", score), finite("grade", grade)
+    y, s = finite("grade", grade), finite("score", score)
     same_length("grade", y, len(s))
+    if gain == "exponential":
+        refuse_swapped("grade", y, "score", s, largest=4)
     if y.min() < 0:
         raise InputError(f"grade: expected values >= 0, got {y.min()}; shift the grades so that 0 is irrelevant")
     if gain not in ("exponential", "linear"):

@@ -90,6 +90,40 @@ def weights(values: Any | None, rows: int) -> Floats:
     return column
 
 
+def prob_rows(label: Any, prob: Any, weight: Any | None) -> tuple[Floats, Floats, Floats]:
+    """Labels, probabilities and weights of the same rows, each checked, ``[n]``."""
+    return scored_rows(label, probs(prob), weight, name="prob")
+
+
+def scored_rows(label: Any, score: Floats, weight: Any | None, *, name: str = "score") -> tuple[Floats, Floats, Floats]:
+    """Labels, scores (checked before) and weights of the same rows, each ``[n]``."""
+    refuse_swapped("label", label, name, score)
+    return labels(label, len(score)), score, weights(weight, len(score))
+
+
+def refuse_swapped(label_name: str, label: Any, score_name: str, score: Floats, *, largest: int = 1) -> None:
+    """Refuse scores that look like labels beside labels that look like scores.
+
+    Scores look like labels when all are whole numbers from 0 to ``largest``, 0 and another among them; labels look like
+    scores when one of them is a fraction. A constant prediction beside soft labels is legitimate and passes.
+
+    >>> refuse_swapped("label", [0.5, 0.25], "prob", np.array([0.0, 1.0]))
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: label: expected labels, got 0.5 at row 0 while prob has only whole numbers; ...
+    """
+    if score.min() != 0 or not 0 < score.max() <= largest or (score != np.round(score)).any():
+        return
+    column = finite(label_name, label)
+    fraction = column != np.round(column)
+    if fraction.any():
+        row = int(np.argmax(fraction))
+        raise InputError(
+            f"{label_name}: expected labels, got {column[row]} at row {row} while {score_name} has only whole numbers; "
+            f"the two look swapped: pass {label_name} first"
+        )
+
+
 def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     """Segment of each row as ``0 .. segments - 1``, and the value each stands for, sorted.
 

@@ -30,7 +30,7 @@ class ObservedOverExpected(NamedTuple):
 
 
 def observed_over_expected(
-    prob: Any, label: Any, context: Any, weight: Any = None, *, level: float = 0.95
+    label: Any, prob: Any, context: Any, weight: Any = None, *, level: float = 0.95
 ) -> ObservedOverExpected:
     r"""O/E by context: :math:`\sum w y / \sum w p` (the paper's appendix A). Above 1 under-predicts.
 
@@ -38,27 +38,27 @@ def observed_over_expected(
     is taken as given. Its ends are finite and sensible at no events too.
 
     Args:
+        label: What happened, ``[n]``: 0 or 1, or a fraction between them.
         prob: Predicted probabilities, ``[n]``.
-        label: What happened, ``[n]``.
         context: A column ``[n]``, or a mapping of columns whose combinations are the contexts.
         weight: Frequency weights, ``[n]``.
-        level: Confidence of the interval.
+        level: Confidence level of the interval.
 
-    >>> table = observed_over_expected([0.5] * 4, [1, 1, 1, 0], [0, 0, 1, 1])
+    >>> table = observed_over_expected([1, 1, 1, 0], [0.5] * 4, [0, 0, 1, 1])
     >>> table.context.tolist(), table.ratio.tolist()
     ([0, 1], [2.0, 1.0])
     """
     if not isinstance(context, Mapping):
-        return ratio_table(SegmentSums.from_rows(prob, label, context, weight), level=level)
+        return ratio_table(SegmentSums.from_rows(label, prob, context, weight), level=level)
     crossed, columns = cross(context, len(probs(prob)))
-    table = ratio_table(SegmentSums.from_rows(prob, label, crossed, weight), level=level)
+    table = ratio_table(SegmentSums.from_rows(label, prob, crossed, weight), level=level)
     return table._replace(context=columns)
 
 
 def ratio_table(sums: SegmentSums, *, level: float = 0.95) -> ObservedOverExpected:
     """:func:`observed_over_expected` from merged sums.
 
-    >>> sums = SegmentSums.from_rows([0.5, 0.5], [1, 1], ["web", "web"])
+    >>> sums = SegmentSums.from_rows([1, 1], [0.5, 0.5], ["web", "web"])
     >>> ratio_table(sums + sums).ratio.tolist()
     [2.0]
     """
@@ -91,7 +91,7 @@ def cross(columns: Mapping[str, Any], rows: int) -> tuple[NDArray[np.intp], dict
     return code, {name: values[first] for name, values in known.items()}
 
 
-def f_rce(prob: Any, label: Any, field: Any, weight: Any = None, *, epsilon: float = FIELD_EPSILON) -> float:
+def f_rce(label: Any, prob: Any, field: Any, weight: Any = None, *, epsilon: float = FIELD_EPSILON) -> float:
     r"""F-RCE, field-level relative calibration error (Pan et al. 2020): that of each segment, averaged over rows.
 
     :math:`\frac{1}{N} \sum_z N_z \frac{|\sum_{i \in z} (y_i - p_i)|}{\sum_{i \in z} (y_i + \epsilon)}`,
@@ -99,18 +99,18 @@ def f_rce(prob: Any, label: Any, field: Any, weight: Any = None, *, epsilon: flo
     for its predicted rate over .01. With ``epsilon=0`` such segments are left out, rows and all: that is what the bench
     of ads calibration (UMC's tables on Avazu and AliCCP) calls F-RCE.
 
-    >>> round(f_rce([0.5] * 4, [1, 1, 1, 0], ["a", "a", "b", "b"]), 4)
+    >>> round(f_rce([1, 1, 1, 0], [0.5] * 4, ["a", "a", "b", "b"]), 4)
     0.2475
-    >>> f_rce([0.5] * 4, [1, 1, 0, 0], ["a", "a", "b", "b"], epsilon=0)
+    >>> f_rce([1, 1, 0, 0], [0.5] * 4, ["a", "a", "b", "b"], epsilon=0)
     0.5
     """
-    return f_rce_of(SegmentSums.from_rows(prob, label, field, weight), epsilon=epsilon)
+    return f_rce_of(SegmentSums.from_rows(label, prob, field, weight), epsilon=epsilon)
 
 
 def f_rce_of(sums: SegmentSums, *, epsilon: float = FIELD_EPSILON) -> float:
     """:func:`f_rce` from merged sums.
 
-    >>> f_rce_of(SegmentSums.from_rows([0.5], [0], ["a"]))
+    >>> f_rce_of(SegmentSums.from_rows([0], [0.5], ["a"]))
     50.0
     """
     if not epsilon >= 0:
@@ -123,16 +123,16 @@ def f_rce_of(sums: SegmentSums, *, epsilon: float = FIELD_EPSILON) -> float:
 
 
 def mf_rce(
-    prob: Any, label: Any, fields: Mapping[str, Any], weight: Any = None, *, epsilon: float = FIELD_EPSILON
+    label: Any, prob: Any, fields: Mapping[str, Any], weight: Any = None, *, epsilon: float = FIELD_EPSILON
 ) -> float:
     """MF-RCE: the plain mean of F-RCE over several fields, with the same ``epsilon``.
 
-    >>> round(mf_rce([0.5] * 4, [1, 1, 1, 0], {"one": [0, 0, 0, 0], "two": [0, 0, 1, 1]}), 4)
+    >>> round(mf_rce([1, 1, 1, 0], [0.5] * 4, {"one": [0, 0, 0, 0], "two": [0, 0, 1, 1]}), 4)
     0.2882
     """
     if not fields:
         raise InputError("fields: expected at least one column, got none; name a column")
-    return float(np.mean([f_rce(prob, label, field, weight, epsilon=epsilon) for field in fields.values()]))
+    return float(np.mean([f_rce(label, prob, field, weight, epsilon=epsilon) for field in fields.values()]))
 
 
 @dataclass(frozen=True)
@@ -152,15 +152,15 @@ class SegmentedNE:
         return float(np.average(self.normalised_entropy[known], weights=self.weight[known]))
 
 
-def segmented_ne(prob: Any, label: Any, segment: Any, weight: Any = None) -> SegmentedNE:
+def segmented_ne(label: Any, prob: Any, segment: Any, weight: Any = None) -> SegmentedNE:
     """Segmented NE: log loss within each segment over the entropy of that segment's own rate.
 
     Knowing the segment's rate earns nothing here, while plain NE pays for it.
 
-    >>> segmented_ne([0.5, 0.5], [0, 1], ["a", "a"]).mean
+    >>> segmented_ne([0, 1], [0.5, 0.5], ["a", "a"]).mean
     1.0
     """
-    return segmented_ne_of(SegmentSums.from_rows(prob, label, segment, weight))
+    return segmented_ne_of(SegmentSums.from_rows(label, prob, segment, weight))
 
 
 def segmented_ne_of(sums: SegmentSums) -> SegmentedNE:
@@ -190,14 +190,14 @@ class DailyScores:
         return float(np.mean(np.abs(self.mean_prob - self.mean_label)))
 
 
-def daily_scores(prob: Any, label: Any, day: Any, weight: Any = None) -> DailyScores:
+def daily_scores(label: Any, prob: Any, day: Any, weight: Any = None) -> DailyScores:
     """Daily mean prediction beside the daily mean label (the paper's stability figure).
 
-    >>> daily = daily_scores([0.2, 0.4, 0.6], [0, 1, 1], [1, 1, 2])
+    >>> daily = daily_scores([0, 1, 1], [0.2, 0.4, 0.6], [1, 1, 2])
     >>> daily.mean_prob.round(2).tolist(), round(daily.variance, 3), round(daily.distance, 2)
     ([0.3, 0.6], 0.045, 0.3)
     """
-    return daily_scores_of(SegmentSums.from_rows(prob, label, day, weight))
+    return daily_scores_of(SegmentSums.from_rows(label, prob, day, weight))
 
 
 def daily_scores_of(sums: SegmentSums) -> DailyScores:

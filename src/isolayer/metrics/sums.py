@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError, offered
-from isolayer.metrics.rows import PROB_FLOOR, Floats, both_classes, codes, finite, labels, probs, summed, weights
+from isolayer.metrics.rows import PROB_FLOOR, Floats, both_classes, codes, finite, prob_rows, scored_rows, summed
 
 
-def row_loss(prob: Floats, label: Floats) -> Floats:
+def row_loss(label: Floats, prob: Floats) -> Floats:
     """Log loss of each row in nats, with ``prob`` clipped to ``[PROB_FLOOR, 1 - PROB_FLOOR]``.
 
-    >>> row_loss(np.array([0.5, 0.0]), np.array([1.0, 1.0])).round(2).tolist()
+    >>> row_loss(np.array([1.0, 1.0]), np.array([0.5, 0.0])).round(2).tolist()
     [0.69, 36.04]
     """
     inside = np.clip(prob, PROB_FLOOR, 1 - PROB_FLOOR)
@@ -48,10 +48,10 @@ def sigmoid(logit: Floats) -> Floats:
     return np.asarray(np.where(logit >= 0, 1.0, small) / (1 + small))
 
 
-def logit_loss(logit: Floats, label: Floats) -> Floats:
+def logit_loss(label: Floats, logit: Floats) -> Floats:
     """Log loss of each row straight from its logit, ``log(1 + exp(z)) - y z``: nothing is clipped.
 
-    >>> logit_loss(np.array([-800.0]), np.array([1.0])).tolist()
+    >>> logit_loss(np.array([1.0]), np.array([-800.0])).tolist()
     [800.0]
     """
     return np.asarray(np.maximum(logit, 0) - label * logit + np.log1p(np.exp(-np.abs(logit))))
@@ -68,7 +68,7 @@ class Sums:
         loss: :math:`\sum w \ell`, the log loss in nats.
         squared_error: :math:`\sum w (p - y)^2`.
 
-    >>> half = Sums.from_rows([0.5, 0.5], [0, 1])
+    >>> half = Sums.from_rows([0, 1], [0.5, 0.5])
     >>> (half + half).weight, (half + half).normalised_entropy
     (4.0, 1.0)
     """
@@ -80,30 +80,28 @@ class Sums:
     squared_error: float
 
     @classmethod
-    def from_rows(cls, prob: Any, label: Any, weight: Any = None) -> Sums:
+    def from_rows(cls, label: Any, prob: Any, weight: Any = None) -> Sums:
         """Sums of a batch of probabilities, labels and weights, each ``[n]``."""
-        p = probs(prob)
-        y, w = labels(label, len(p)), weights(weight, len(p))
-        return cls(*(float(column @ w) for column in _columns(p, y, row_loss(p, y))))
+        y, p, w = prob_rows(label, prob, weight)
+        return cls(*(float(column @ w) for column in _columns(y, p, row_loss(y, p))))
 
     @classmethod
-    def from_logits(cls, logit: Any, label: Any, weight: Any = None) -> Sums:
+    def from_logits(cls, label: Any, logit: Any, weight: Any = None) -> Sums:
         """Sums of a batch of logits: the same, but that the loss is exact however large the logit."""
-        z = finite("logit", logit)
-        y, w = labels(label, len(z)), weights(weight, len(z))
-        return cls(*(float(column @ w) for column in _columns(sigmoid(z), y, logit_loss(z, y))))
+        y, z, w = scored_rows(label, finite("logit", logit), weight, name="logit")
+        return cls(*(float(column @ w) for column in _columns(y, sigmoid(z), logit_loss(y, z))))
 
     @classmethod
-    def from_table(cls, table: Any, *, prob: str = "prob", label: str = "label", weight: str | None = None) -> Sums:
+    def from_table(cls, table: Any, *, label: str = "label", prob: str = "prob", weight: str | None = None) -> Sums:
         """The same sums of a table, computed where it lives.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
-            prob: Column of predicted probabilities.
             label: Column of labels in [0, 1].
+            prob: Column of predicted probabilities.
             weight: Column of weights, or None.
         """
-        return cast("Sums", offered("sums_of")(table, prob=prob, label=label, weight=weight))
+        return cast("Sums", offered("sums_of")(table, label=label, prob=prob, weight=weight))
 
     def merge(self, other: Sums) -> Sums:
         """The sums of both sets of rows; ``a + b`` is the same."""
@@ -154,8 +152,8 @@ class Sums:
 class SegmentSums:
     """``Sums`` of many segments at once: one entry a segment, ``key`` sorted, the rest as in ``Sums``, ``[segments]``.
 
-    >>> one = SegmentSums.from_rows([0.5, 0.5], [0, 1], ["web", "ios"])
-    >>> two = SegmentSums.from_rows([0.5], [1], ["tv"])
+    >>> one = SegmentSums.from_rows([0, 1], [0.5, 0.5], ["web", "ios"])
+    >>> two = SegmentSums.from_rows([1], [0.5], ["tv"])
     >>> (one + two).key.tolist(), (one + two).positive.tolist()
     (['ios', 'tv', 'web'], [1.0, 1.0, 0.0])
     """
@@ -168,28 +166,27 @@ class SegmentSums:
     squared_error: Floats
 
     @classmethod
-    def from_rows(cls, prob: Any, label: Any, segment: Any, weight: Any = None) -> SegmentSums:
+    def from_rows(cls, label: Any, prob: Any, segment: Any, weight: Any = None) -> SegmentSums:
         """Sums of a batch by segment; ``segment`` is a column of integers, strings or dates, ``[n]``."""
-        p = probs(prob)
-        y, w = labels(label, len(p)), weights(weight, len(p))
+        y, p, w = prob_rows(label, prob, weight)
         code, key = codes("segment", segment, len(p))
-        sums = (summed(code, column * w, len(key)) for column in _columns(p, y, row_loss(p, y)))
+        sums = (summed(code, column * w, len(key)) for column in _columns(y, p, row_loss(y, p)))
         return cls(key, *sums)
 
     @classmethod
     def from_table(
-        cls, table: Any, *, prob: str = "prob", label: str = "label", segment: str, weight: str | None = None
+        cls, table: Any, *, label: str = "label", prob: str = "prob", segment: str, weight: str | None = None
     ) -> SegmentSums:
         """The same sums of a table, by one of its columns, computed where it lives.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
-            prob: Column of predicted probabilities.
             label: Column of labels in [0, 1].
+            prob: Column of predicted probabilities.
             segment: Column of segments.
             weight: Column of weights, or None.
         """
-        sums = offered("segment_sums_of")(table, prob=prob, label=label, segment=segment, weight=weight)
+        sums = offered("segment_sums_of")(table, label=label, prob=prob, segment=segment, weight=weight)
         return cast("SegmentSums", sums)
 
     def merge(self, other: SegmentSums) -> SegmentSums:
@@ -261,6 +258,6 @@ def over(numerator: Floats, denominator: Floats) -> Floats:
     return ratio
 
 
-def _columns(prob: Floats, label: Floats, loss: Floats) -> tuple[Floats, ...]:
+def _columns(label: Floats, prob: Floats, loss: Floats) -> tuple[Floats, ...]:
     # In the order of the fields of Sums.
     return np.ones_like(prob), label, prob, loss, (prob - label) ** 2

@@ -218,22 +218,22 @@ def explorer_charts(span: Span) -> tuple[Any, Any]:
     return main, mass.encode(x=x, y=share, color=colour, detail="name:N")
 
 
-def plot_reliability(prob: Any, label: Any, weight: Any = None, *, bins: int = BINS) -> Any:
+def plot_reliability(label: Any, prob: Any, weight: Any = None, *, bins: int = BINS) -> Any:
     """Reliability diagram with 95% bands, and below it how the scores are spread.
 
     Args:
-        prob: Probabilities ``[n]``, or a mapping of names to such columns to compare.
         label: Labels in [0, 1], ``[n]``.
+        prob: Probabilities ``[n]``, or a mapping of names to such columns to compare.
         weight: Frequency weights, ``[n]``.
         bins: Number of bins of equal mass.
 
-    >>> chart = plot_reliability({"old": [0.2, 0.6], "new": [0.1, 0.8]}, [0, 1], bins=2)
+    >>> chart = plot_reliability([0, 1], {"old": [0.2, 0.6], "new": [0.1, 0.8]}, bins=2)
     >>> type(chart).__name__
     'VConcatChart'
     """
     named = prob if isinstance(prob, Mapping) else {"score": prob}
     columns = {str(name): probs(column) for name, column in named.items()}
-    parts = {name: reliability(BinSums.of_distinct(column, label, weight), bins) for name, column in columns.items()}
+    parts = {name: reliability(BinSums.of_distinct(label, column, weight), bins) for name, column in columns.items()}
     colours = [SERIES[place % len(SERIES)] for place in range(len(parts))]
     diagram = reliability_chart(parts, colours).properties(width=420, height=320)
     counts = _histogram(columns, labels(label, len(next(iter(columns.values())))), weight, colours)
@@ -254,21 +254,21 @@ def _histogram(columns: Mapping[str, Floats], label: Floats, weight: Any, colour
     return chart.encode(x=prob_x("x", "predicted probability", span), y=y, color=series(list(columns), colours))
 
 
-def plot_observed_over_expected(prob: Any, label: Any, context: Any, weight: Any = None, *, top: int = 30) -> Any:
+def plot_observed_over_expected(label: Any, prob: Any, context: Any, weight: Any = None, *, top: int = 30) -> Any:
     """O/E of the contexts that are surely furthest from 1, with 95% intervals.
 
     Args:
-        prob: Probabilities ``[n]``.
         label: Labels in [0, 1], ``[n]``.
+        prob: Probabilities ``[n]``.
         context: A column ``[n]``, or a mapping of columns whose combinations are the contexts.
         weight: Frequency weights, ``[n]``.
         top: How many contexts to show.
 
-    >>> chart = plot_observed_over_expected([0.5] * 4, [1, 1, 1, 0], ["web", "web", "tv", "tv"])
+    >>> chart = plot_observed_over_expected([1, 1, 1, 0], [0.5] * 4, ["web", "web", "tv", "tv"])
     >>> type(chart).__name__
     'LayerChart'
     """
-    table = observed_over_expected(prob, label, context, weight)
+    table = observed_over_expected(label, prob, context, weight)
     columns = table.context.values() if isinstance(table.context, Mapping) else [table.context]
     names = [" · ".join(row) for row in zip(*(texts(column) for column in columns), strict=True)]
     order = np.lexsort([-table.weight, -certain_distance(table)])[:top]

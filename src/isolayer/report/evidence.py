@@ -176,7 +176,7 @@ def gather(rows: Rows, curves: Curves) -> Evidence:
     (['Log loss', 'Normalised entropy', 'ECE', 'Observed / expected'], 'device tv')
     """
     before, after, w = rows.before, rows.after, rows.weight
-    bins = [BinSums.of_distinct(prob, rows.label, w) for prob in (before, after)]
+    bins = [BinSums.of_distinct(rows.label, prob, w) for prob in (before, after)]
     names = list(rows.keys)
     crossed = [names, *([name] for name in names if len(names) > 1)] if names else []
     tables = tuple(context_table(rows, part, curves) for part in crossed)
@@ -205,8 +205,8 @@ def gather(rows: Rows, curves: Curves) -> Evidence:
 def figures(rows: Rows, bins: Sequence[BinSums]) -> tuple[Figure, ...]:
     """Log loss, normalised entropy, ECE and O/E, before and after."""
     w, y = rows.weight, rows.label
-    losses = [logit_loss(logit, y) for logit in (rows.logit, rows.calibrated)]
-    sums = [Sums.from_logits(logit, y, w) for logit in (rows.logit, rows.calibrated)]
+    losses = [logit_loss(y, logit) for logit in (rows.logit, rows.calibrated)]
+    sums = [Sums.from_logits(y, logit, w) for logit in (rows.logit, rows.calibrated)]
     change = ratio_estimate(losses[1], losses[0], w)
     percent = Estimate(*(100 * (part - 1) for part in change))
     raw, calibrated = losses
@@ -283,7 +283,7 @@ def _worst_groups(rows: Rows, before: Floats, after: Floats) -> tuple[Multicalib
     """Multicalibration error over every value of every context column."""
     groups = {name: codes for name, (_, codes) in rows.keys.items()}
     words = ["all", *(word for vocabulary, _ in rows.keys.values() for word in texts(vocabulary))]  # codes are in order
-    found = [multicalibration_error(prob, rows.label, groups, rows.weight) for prob in (before, after)]
+    found = [multicalibration_error(rows.label, prob, groups, rows.weight) for prob in (before, after)]
     present = np.concatenate(
         [[True], *(np.bincount(codes, minlength=len(keys)) > 0 for keys, codes in rows.keys.values())]
     )
@@ -332,7 +332,7 @@ def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTa
     """O/E of every combination of some context columns, worst first."""
     keys, group = rows.groups(names)
     tables = [
-        ratio_table(SegmentSums.from_rows(prob, rows.label, group, rows.weight), level=LEVEL)
+        ratio_table(SegmentSums.from_rows(rows.label, prob, group, rows.weight), level=LEVEL)
         for prob in (rows.before, rows.after)
     ]
     order = np.lexsort([-tables[1].weight, -certain_distance(tables[1])])
@@ -347,7 +347,7 @@ def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTa
 def certain_distance(table: ObservedOverExpected) -> Floats:
     r"""How far O/E surely is from 1: :math:`\max(0, \log lower, -\log upper)`.
 
-    >>> sums = SegmentSums.from_rows([0.5] * 6, [1, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 1])
+    >>> sums = SegmentSums.from_rows([1, 1, 0, 1, 0, 1], [0.5] * 6, [0, 0, 1, 1, 1, 1])
     >>> certain_distance(ratio_table(sums)).tolist()
     [0.0, 0.0]
     """
@@ -390,7 +390,7 @@ def dots(rows: Rows, table: ContextTable) -> Dots:
 
 def daily(rows: Rows) -> Daily:
     """Mean scores beside the label rate, by day."""
-    sums = [SegmentSums.from_rows(prob, rows.label, rows.day, rows.weight) for prob in (rows.before, rows.after)]
+    sums = [SegmentSums.from_rows(rows.label, prob, rows.day, rows.weight) for prob in (rows.before, rows.after)]
     ratio = ratio_table(sums[1], level=LEVEL)
     interval = rates(sums[1].weight, sums[1].positive)
     return Daily(sums[1].key, sums[1].weight, sums[0].mean_prob, sums[1].mean_prob, *interval, ratio)

@@ -10,7 +10,6 @@ A quick run writes the same under ``out/quick``. A unit is used again only if th
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import signal
@@ -19,14 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import isolayer
 from isolayer.errors import MissingExtra, need
 from research.datasets import DataAbsent
 from research.page import table
@@ -115,7 +115,7 @@ def reproduce(
 
 
 def _jobs(experiment: Experiment, folder: Path, *, quick: bool, seeds: int | None) -> list[_Job]:
-    code = fingerprint(experiment)
+    code = code_version()
     units = experiment.load().units(quick, seeds if seeds else QUICK_SEEDS if quick else None)
     return [_Job(experiment, unit, folder / experiment.name / f"{_slug(unit)}.json", code) for unit in units]
 
@@ -125,31 +125,14 @@ def _slug(unit: Unit) -> str:
     return f"{plain}-seed{unit.seed}"
 
 
-def fingerprint(experiment: Experiment) -> str:
-    """Twelve hexadecimal digits of the experiment's code and of everything in this package that it imports."""
-    texts = sources(f"research.{experiment.module}")
-    return hashlib.sha256("".join(texts[name] for name in sorted(texts)).encode()).hexdigest()[:12]
-
-
-def sources(module: str) -> dict[str, str]:
-    """Text of a module and of those of this package that it imports, directly or not, by name.
-
-    >>> "isolayer.grid" in sources("research.expressiveness")
-    True
-    """
-    package, found, waiting = module.partition(".")[0], dict[str, str](), [module]
-    while waiting:
-        name = waiting.pop()
-        spec = find_spec(name)
-        if name in (package, *found) or spec is None or spec.origin is None:  # the package itself imports on demand
-            continue
-        found[name] = Path(spec.origin).read_text()
-        for node in ast.walk(ast.parse(found[name])):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(package):
-                inside = find_spec(node.module)
-                holds_modules = inside is not None and inside.submodule_search_locations is not None
-                waiting += [node.module, *(f"{node.module}.{one.name}" for one in node.names if holds_modules)]
-    return found
+@cache
+def code_version() -> str:
+    """Twelve hexadecimal digits of all code that a unit can run: this folder and the package."""
+    digest = hashlib.sha256()
+    for root in (Path(__file__).parent, Path(isolayer.__file__).parent):
+        for path in sorted(root.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _run(jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]) -> dict[Path, str]:

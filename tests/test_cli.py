@@ -398,7 +398,7 @@ def test_an_error_of_the_program_stays_a_traceback(folder, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("isolayer.cli.calibration._quality", broken)
+    monkeypatch.setattr("isolayer.cli.calibration.quality", broken)
     monkeypatch.setattr(sys, "argv", ["isolayer", "fit", "day1.parquet"])
     with pytest.raises(ZeroDivisionError):
         cli.run()

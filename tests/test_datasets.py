@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from isolayer.errors import InputError
 from research import datasets
+from research.data import data_path
 from research.datasets import (
     SOURCES,
     aliccp,
@@ -28,7 +28,7 @@ from research.datasets import (
     open_bandit_prior,
 )
 
-DATA = Path(os.environ.get("ISOLAYER_DATA", Path(__file__).parents[2] / "shared" / "data")) / "kuairand_pure"
+DATA = data_path("kuairand_pure")
 
 
 def write_kuairand(folder: Path, suffix: str) -> None:

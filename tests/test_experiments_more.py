@@ -3,7 +3,6 @@ test writes in the published schemas."""
 
 from __future__ import annotations
 
-import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -27,11 +26,12 @@ from research import (
     per_task_isotonic,
     resampling,
 )
+from research.data import data_path
 from research.deepfm import DeepFM, fitted_logits
 from research.registry import EXPERIMENTS
 from research.result import Finished, Unit
 
-DATA = Path(os.environ.get("ISOLAYER_DATA", Path(__file__).parents[2] / "shared" / "data")) / "kuairand_pure"
+DATA = data_path("kuairand_pure")
 MINE = {
     "ab-test": ab_test,
     "per-task-isotonic": per_task_isotonic,

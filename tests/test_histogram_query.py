@@ -215,9 +215,7 @@ def test_a_wrong_reading_is_refused(spec, message):
 
 
 def test_a_wrong_source_is_refused(tmp_path):
-    with pytest.raises(
-        InputError, match=r"table: expected Parquet files at '.*none.parquet', got none; check the path"
-    ):
+    with pytest.raises(InputError, match=r"table: expected a file at '.*none.parquet', got none; check the path"):
         histogram_of(tmp_path / "none.parquet", ColumnSpec())
     with pytest.raises(InputError, match=r"table: expected an Ibis table, a Parquet path, .*, got int .*; convert it"):
         histogram_of(3, ColumnSpec())

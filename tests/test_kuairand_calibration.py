@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from isolayer import metrics
+from research.data import data_path
 from research.kuairand_calibration import BINS, features, judge, past_rate, run
 
-DATA = Path(os.environ.get("ISOLAYER_DATA", Path(__file__).parents[2] / "shared" / "data")) / "kuairand_pure"
+DATA = data_path("kuairand_pure")
 
 
 def made_up(rows: int = 20_000):

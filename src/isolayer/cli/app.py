@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from isolayer.cli.calibration import apply, check, compare, export, fit, report, update
+from isolayer.cli.calibration import apply, export, fit, update
 from isolayer.cli.debiasing import demo, diagnose, simulate, train
 from isolayer.cli.scoring import score
+from isolayer.cli.verdicts import check, compare, report
 
 app = typer.Typer(
     name="isolayer",

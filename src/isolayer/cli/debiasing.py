@@ -10,20 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from isolayer.cli.columns import LABELS, Features, column, distinct, matching, names, next_step, refuse_text
 from isolayer.cli.files import writable
-from isolayer.cli.logs import (
-    LABELS,
-    Features,
-    Json,
-    Log,
-    column,
-    distinct,
-    matching,
-    names,
-    next_step,
-    read,
-    refuse_text,
-)
+from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
 

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from isolayer.errors import InputError, need
+from isolayer.curves.parquet_io import whole_file
+from isolayer.errors import InputError
 
 
 def writable(path: Path, option: str) -> None:
@@ -25,7 +26,6 @@ def writable(path: Path, option: str) -> None:
 
 def save_all(artefacts: dict[Path, Any]) -> None:
     """Save curves and sums under their paths; an error leaves every file as it was."""
-    whole_file = need("isolayer.curves.parquet_io").whole_file
     with ExitStack() as stack:
         parts = [stack.enter_context(whole_file(path)) for path in artefacts]
         for part, artefact in zip(parts, artefacts.values(), strict=True):

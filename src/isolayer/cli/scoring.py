@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from isolayer.cli.columns import Features, matching, next_step, refuse_text
 from isolayer.cli.files import writable
-from isolayer.cli.logs import Features, Json, Log, matching, next_step, read, refuse_text
+from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import show
 from isolayer.errors import InputError, need
 

@@ -7,6 +7,7 @@ columns mean is not known here.
 
 from __future__ import annotations
 
+import glob
 import warnings
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -31,7 +32,7 @@ def as_table(source: Any) -> Table:
     if isinstance(source, str | Path):
         with warnings.catch_warnings():  # Ibis asks DuckDB by a name that DuckDB 2 deprecates: nobody's to repair here
             warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-            return ibis.read_parquet(_parquet(str(source)))
+            return ibis.read_parquet(pattern_of(str(source)))
     try:
         return ibis.memtable(_arrow(source))
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -121,13 +122,18 @@ def _arrow(frame: Any) -> pa.Table:
     return pa.table(frame)
 
 
-def _parquet(path: str) -> str:
-    """A path as DuckDB reads it: a folder means all Parquet files in it."""
+def pattern_of(path: str, what: str = "table") -> str:
+    """A path or glob as DuckDB must be given it: a path that exists is read literally, whatever characters it has.
+
+    A folder means all Parquet files in it. An address with ``://`` is left as it is.
+    """
     if "://" in path:
         return path
-    if Path(path).is_dir():
-        path = str(Path(path) / "**" / "*.parquet")
-    root = Path(path).anchor or "."
-    if next(Path(root).glob(str(Path(path)).removeprefix(Path(path).anchor)), None) is None:
-        raise InputError(f"table: expected Parquet files at {path!r}, got none; check the path")
+    where = Path(path)
+    if where.is_dir():
+        path = str(Path(glob.escape(path)) / "**" / "*.parquet")
+    elif where.exists():
+        return glob.escape(path)
+    if next(Path(where.anchor or ".").glob(path.removeprefix(where.anchor)), None) is None:
+        raise InputError(f"{what}: expected a file at {path!r}, got none; check the path")
     return path

@@ -1,0 +1,156 @@
+"""Columns that options name: guessed where one name is usual, listed, matched by prefix, checked against the log."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from isolayer.cli.output import note
+from isolayer.errors import InputError
+
+SCORES = ("score", "logit", "prob", "probability", "prediction", "pred")
+LABELS = ("label", "click", "is_click", "clicked", "y", "target", "outcome")
+SCALES = {"logit": "logit", "prob": "prob", "probability": "prob"}
+Scale = Literal["logit", "prob"]
+Features = Annotated[
+    str,
+    typer.Option(help="Feature columns, comma-separated or as a JSON list; a trailing * matches a prefix."),
+]
+
+
+def column(given: str | None, option: str, usual: Sequence[str], columns: Sequence[str], log: str = "LOG") -> str:
+    """The column an option names, or the one usual name that the log has; a guess is printed.
+
+    >>> column(None, "--label", LABELS, ["score", "click"])
+    'click'
+    >>> column(None, "--label", LABELS, ["score", "click", "label"])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: --label: expected one obvious column, got label, click; name it: --label label
+    """
+    if given is not None:
+        if given not in columns:
+            raise InputError(f"{option}: expected a column of the log, got {given!r}; it has {', '.join(columns)}")
+        return given
+    found = [name for name in usual if name in columns]
+    if len(found) == 1:
+        note(f"guessed: {option} {found[0]}")
+        return found[0]
+    got = ", ".join(found) if found else f"none among {', '.join(columns)}"
+    raise InputError(f"{option}: expected one obvious column, got {got}; {_remedy(option, found, columns, log)}")
+
+
+def _remedy(option: str, found: Sequence[str], columns: Sequence[str], log: str) -> str:
+    """What to type: the name of a column or, in a log without scores, the commands that add them."""
+    if found:
+        return f"name it: {option} {found[0]}"
+    if option != "--score":
+        return f"name it: {option} COLUMN"
+    features = "'feature_*'" if any(name.startswith("feature_") for name in columns) else "COLUMNS"
+    log = "LOG" if log == "-" else shlex.quote(log)
+    steps = " && ".join(f"isolayer {step} {log} --features {features}" for step in ("train", "score"))
+    return f"name it: --score COLUMN --scale prob, or have a ranker make scores: {steps}"
+
+
+def scale_of(given: str | None, score: str) -> Scale:
+    """The scale of the scores: the one given, or the one that the column's name says; never guessed from values.
+
+    >>> scale_of(None, "prob"), scale_of(None, "click_prob")
+    ('prob', 'prob')
+    >>> scale_of(None, "score")
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: --scale: expected logit or prob for the column 'score', got nothing; say which it is
+    """
+    said = SCALES.get(score.rpartition("_")[2])
+    if given is None and said:
+        note(f"guessed: --scale {said}")
+        return cast("Scale", said)
+    if given not in ("logit", "prob"):
+        got = repr(given) if given else "nothing"
+        raise InputError(f"--scale: expected logit or prob for the column {score!r}, got {got}; say which it is")
+    return cast("Scale", given)
+
+
+def names(listed: str | Sequence[str] | None, columns: Sequence[str] = ()) -> tuple[str, ...]:
+    """Column names out of an option that may be given several times.
+
+    Each value is the name of a column if the log has it, or else a JSON list, or else a comma-separated list. So
+    names with commas or spaces can be given, and are never split.
+
+    >>> names("platform, position"), names(None)
+    (('platform', 'position'), ())
+    >>> names(["a,b", "c"], columns=["a,b", "c"]), names('["a,b", "c"]')
+    (('a,b', 'c'), ('a,b', 'c'))
+    """
+    given = [listed] if isinstance(listed, str) else listed or []
+    return tuple(name for value in given for name in _split(value, columns))
+
+
+def _split(value: str, columns: Sequence[str]) -> list[str]:
+    if value in columns:
+        return [value]
+    if value.lstrip().startswith("["):
+        try:
+            listed = json.loads(value)
+        except json.JSONDecodeError:
+            listed = None
+        if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+            return listed
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+def distinct(given: Sequence[str], option: str) -> tuple[str, ...]:
+    """The names, each of which may be given only once.
+
+    >>> distinct(names("device,device"), "--contexts")
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: --contexts: expected each name once, got 'device' twice; leave one out
+    """
+    for place, name in enumerate(given):
+        if name in given[:place]:
+            raise InputError(f"{option}: expected each name once, got {name!r} twice; leave one out")
+    return tuple(given)
+
+
+def matching(listed: str, columns: list[str]) -> list[str]:
+    """Columns by name; a trailing star matches a prefix.
+
+    >>> matching("age,feature_*", ["age", "feature_0", "feature_1", "click"])
+    ['age', 'feature_0', 'feature_1']
+    """
+    found: list[str] = []
+    for name in names(listed, columns):
+        some = (
+            [one for one in columns if one.startswith(name[:-1])]
+            if name.endswith("*") and name not in columns
+            else [name]
+        )
+        if not some or not set(some) <= set(columns):
+            raise InputError(f"--features: expected columns of the log, got {name!r}; it has {', '.join(columns)}")
+        found += some
+    if not found:
+        raise InputError(f"--features: expected at least one column, got {listed!r}; it has {', '.join(columns)}")
+    return list(dict.fromkeys(found))
+
+
+def refuse_text(table: Any, columns: Sequence[str]) -> None:
+    """Raise unless the columns of a table hold numbers."""
+    from isolayer.tables.sources import is_number
+
+    for name, kind in table.schema().items():
+        if name in columns and not is_number(kind):
+            raise InputError(f"column {name}: expected numbers, got {kind}; convert it")
+
+
+def next_step(*words: object) -> None:
+    """Print the command to run next, quoted for the shell.
+
+    >>> next_step("fit", "scored.parquet")
+    """
+    note(f"next: {shlex.join(['isolayer', *map(str, words)])}")

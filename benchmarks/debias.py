@@ -20,8 +20,9 @@ from benchmarks import Row, progress, quick
 from isolayer import ContextIsotonicLayer, IsotonicLayer, parameter_groups, simulate
 from isolayer.debias import DualHead
 from isolayer.debias.baselines import Naive
-from isolayer.debias.distill import KeptHead, ShallowHead, distill
+from isolayer.debias.distill import ShallowHead, distill
 from isolayer.metrics import auc
+from isolayer.nn.frozen import FrozenCurves
 
 BATCH, WIDTH, TASKS = 256, 512, 12
 CONTEXTS = {"position": 20, "device": 3}
@@ -97,7 +98,8 @@ def _serving() -> list[Row]:
     table = ContextIsotonicLayer(CONTEXTS, units=TASKS)
     for embedding in table.tables:
         nn.init.normal_(embedding.rows.weight, std=0.2)
-    kept, kept_in_context, student = KeptHead(plain), KeptHead(table), ShallowHead(CONTEXTS, units=TASKS)
+    kept, kept_in_context = FrozenCurves.from_layer(plain), FrozenCurves.from_layer(table)
+    student = ShallowHead(CONTEXTS, units=TASKS)
     with torch.inference_mode():
         logit = relevance(net(x))
         once, often = (_chain(kept, times, logit) for times in (1, 21))

@@ -4,7 +4,7 @@ Twelve task heads of 126 buckets (the paper: about 125) over networks of three s
 thread; CPU time of this process, so that a busy machine does not count. Four ways to keep the head:
 
     as trained      curves put together from their embeddings at every call
-    baked           curves of all 30 contexts looked up in one table
+    frozen          curves of all 30 contexts looked up in one table (`isolayer.nn.frozen.FrozenCurves`)
     as listed       the paper's appendix C: an activation of [batch, tasks, buckets]
     distilled       the shallow network
 
@@ -28,7 +28,7 @@ from isolayer.debias.distill import ShallowHead, distill
 from isolayer.debias.heads import DualHead
 from isolayer.errors import need
 from isolayer.nn.context import ContextIsotonicLayer
-from isolayer.nn.functional import piecewise_linear
+from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.isotonic import IsotonicLayer
 from research.charts import records
 from research.loop import WIDTH, as_log, network, train
@@ -55,7 +55,7 @@ SEEDS = 5
 BATCH = 1024
 NETWORKS = {"small": (12, 64, 32), "medium": (256, 512, 256, 128), "large": (1024, 2048, 1024, 512)}
 JUDGED = "medium"  # where ours is judged; beside a large one it costs next to nothing
-WAYS = ("as trained", "baked", "as listed", "distilled")
+WAYS = ("as trained", "frozen", "as listed", "distilled")
 DISTILLED = "distillation"
 
 
@@ -70,31 +70,6 @@ def run_unit(unit: Unit) -> Numbers:
     if unit.setting == DISTILLED:
         return distilled(unit.seed, quick=unit.quick)
     return overheads(NETWORKS[unit.setting], seconds=0.5 if unit.quick else 2.0)
-
-
-class BakedHead(nn.Module):
-    """Curves of every combination of ids in one table.
-
-    >>> layer = ContextIsotonicLayer(CONTEXTS, units=2)
-    >>> context = {"position": torch.tensor([3]), "device": torch.tensor([1])}
-    >>> bool(torch.allclose(BakedHead(layer)(torch.ones(1, 2), context), layer(torch.ones(1, 2), context)))
-    True
-    """
-
-    knots: Tensor
-
-    def __init__(self, layer: ContextIsotonicLayer) -> None:
-        super().__init__()
-        self.grid, self.devices, self.units = layer.grid, layer.contexts["device"], layer.units
-        position, device = torch.meshgrid(*(torch.arange(size) for size in layer.contexts.values()), indexing="ij")
-        with torch.no_grad():
-            values = layer.knot_values({"position": position.flatten(), "device": device.flatten()})
-        self.register_buffer("knots", values.flatten(0, 1))  # [contexts * units, knots]
-
-    def forward(self, logit: Tensor, context: dict[str, Tensor]) -> Tensor:
-        """Logits ``[batch, units]`` in each row's context."""
-        row = ((context["position"] * self.devices + context["device"]) * self.units).unsqueeze(1)
-        return piecewise_linear(logit, self.knots, row + torch.arange(self.units), grid=self.grid)
 
 
 class ListedHead(nn.Module):
@@ -134,7 +109,7 @@ def overheads(sizes: Sequence[int], *, seconds: float) -> Numbers:
     curves = ContextIsotonicLayer(CONTEXTS, units=len(TWELVE))
     heads: dict[str, nn.Module] = {
         "as trained": curves,
-        "baked": BakedHead(curves),
+        "frozen": FrozenCurves.from_layer(curves),
         "as listed": ListedHead(curves),
         "distilled": ShallowHead(CONTEXTS, units=len(TWELVE)),
     }
@@ -225,7 +200,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
         ),
         Part(
             f"ours, kept as a table, costs less ({JUDGED} network)",
-            _overhead(finished, JUDGED, "baked"),
+            _overhead(finished, JUDGED, "frozen"),
             below=5,
         ),
         Part("distilling loses less than 0.1% AUC on average", _lost(finished, "mean"), below=0.1),

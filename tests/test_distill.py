@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from isolayer import ContextIsotonicLayer, Grid, InputError, IsotonicLayer
+from isolayer import ContextIsotonicLayer, InputError
 from isolayer.debias import DualHead
-from isolayer.debias.distill import KeptHead, ShallowHead, distill
+from isolayer.debias.distill import ShallowHead, distill
 
 CONTEXTS = {"position": 10, "device": 3}
 
@@ -26,43 +26,6 @@ def bent_teacher(units, std=0.3):
     for table in teacher.tables:
         nn.init.normal_(table.rows.weight, std=std)
     return teacher
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**31), st.sampled_from(["clip", "extend"]), st.booleans())
-def test_a_kept_head_is_the_same_function(seed, extrapolation, in_context):
-    torch.manual_seed(seed)
-    grid = Grid(lower=-3, upper=2, step=0.25)
-    if in_context:
-        layer = ContextIsotonicLayer(CONTEXTS, units=3, grid=grid, extrapolation=extrapolation).double()
-        for table in layer.tables:
-            nn.init.normal_(table.rows.weight)
-    else:
-        layer = IsotonicLayer(3, grid=grid, extrapolation=extrapolation).double()
-        nn.init.normal_(layer.weight)
-    logit, context = rows(500, 3, seed)
-    logit = torch.cat([logit, torch.tensor(grid.knots).repeat(3, 1).T, torch.tensor([[-99.0, 0, 99]])]).double()
-    context = {name: torch.cat([ids, ids])[: len(logit)] for name, ids in context.items()}
-    expected = layer(logit, context) if in_context else layer(logit)
-    with torch.no_grad():
-        torch.testing.assert_close(KeptHead(layer)(logit, context), expected, atol=1e-9, rtol=1e-9)
-
-
-def test_a_kept_dual_head_in_single_precision_and_exported():
-    torch.manual_seed(0)
-    dual = DualHead(nn.Linear(4, 8), width=8, tasks=("click", "skip"), contexts=CONTEXTS, decreasing=("skip",))
-    for table in dual.context_curves.tables:
-        nn.init.normal_(table.rows.weight, std=0.3)
-    kept = KeptHead(dual.context_curves)
-    logit, context = rows(1_000, 2)
-    with torch.no_grad():
-        torch.testing.assert_close(kept(logit, context), dual.context_curves(logit, context), atol=1e-5, rtol=1e-5)
-        program = torch.export.export(kept, (logit, context))
-        torch.testing.assert_close(program.module()(logit, context), kept(logit, context))
-        assert kept(
-            torch.tensor([[torch.nan, 1.0]]), {name: ids[:1] for name, ids in context.items()}
-        ).isnan().tolist() == [[True, False]]
-    assert not list(kept.parameters())
 
 
 @settings(max_examples=30, deadline=None)
@@ -131,14 +94,6 @@ def test_an_unknown_context_is_taken():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: KeptHead(ContextIsotonicLayer({"advertiser": 1_000_001}, rank=1)),
-            "layer: expected at most 1,000,000 curves, got 1,000,001; keep the layer itself",
-        ),
-        (
-            lambda: KeptHead(ContextIsotonicLayer({"advertiser": 9}, hash_buckets=7)),
-            "layer: expected at most 1,000,000 curves, got any number; keep the layer itself",
-        ),
         (
             lambda: ShallowHead(CONTEXTS, hidden=0),
             "hidden and units: expected positive integers, got 0 and 1; raise them",

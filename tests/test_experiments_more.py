@@ -14,6 +14,7 @@ from scipy import stats
 
 from isolayer.errors import InputError
 from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.frozen import FrozenCurves
 from isolayer.simulate import PositionBased, UserMetrics
 from research import (
     ab_test,
@@ -112,12 +113,12 @@ def test_per_task_verdict():
 
 
 def test_overhead_verdict():
-    good = {"as listed %": 5.0, "baked %": 2.0, "loss": 0.05}
+    good = {"as listed %": 5.0, "frozen %": 2.0, "loss": 0.05}
     assert outcome(overhead, good).held == "held"
     assert len(lost(outcome(overhead, good | {"as listed %": 60.0}))) == len(overhead.NETWORKS)
     loses = outcome(overhead, {"worst loss": 0.3} | good)
     assert lost(loses) == ["distilling loses less than 0.1% AUC on the worst task"]
-    assert lost(outcome(overhead, good | {"baked %": 9.0})) == ["ours, kept as a table, costs less (medium network)"]
+    assert lost(outcome(overhead, good | {"frozen %": 9.0})) == ["ours, kept as a table, costs less (medium network)"]
 
 
 def test_incremental_verdict():
@@ -226,7 +227,7 @@ def test_every_way_to_keep_the_head_gives_the_same_logits():
         for table in layer.tables:
             for parameter in table.parameters():
                 parameter.normal_()
-        torch.testing.assert_close(overhead.BakedHead(layer)(logit, context), layer(logit, context))
+        torch.testing.assert_close(FrozenCurves.from_layer(layer)(logit, context), layer(logit, context))
 
 
 def test_overheads_are_measured_against_the_network():

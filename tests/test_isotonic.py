@@ -288,7 +288,7 @@ def test_its_cost_does_not_hold_a_tensor_of_buckets():
         ),
         (
             lambda: IsotonicLayer(2)(torch.zeros(5, 3)),
-            "logit: expected shape [batch] or [batch, 2], got [5, 3]; one column a unit, or one for all of them",
+            "logit: expected shape [batch] or [batch, 2], got [5, 3]; give one column per unit, or one for all of them",
         ),
         (
             lambda: IsotonicLayer()(torch.zeros(5, dtype=torch.int64)),

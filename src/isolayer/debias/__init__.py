@@ -8,7 +8,7 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
                                                                       PositionDropout, post_hoc
     weighting    events weighted by propensity                        InversePropensity, DualLearning
     propensity   propensities from the log alone                      harvest_propensity, em_propensity
-    distill      the head at serving, kept or distilled               KeptHead, ShallowHead, distill
+    distill      the head at serving, as a shallow network            ShallowHead, distill
     diagnose     what a log allows, and what a model left             overlap, after_training, position_effect
     harvest      the effect of position, with standard errors         harvest
     logger       whether the logger knew what the features lack       logger_test
@@ -30,7 +30,7 @@ from isolayer.debias.baselines import (
     post_hoc,
 )
 from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
-from isolayer.debias.distill import Distilled, KeptHead, ShallowHead, distill
+from isolayer.debias.distill import Distilled, ShallowHead, distill
 from isolayer.debias.harvest import Harvested, harvest
 from isolayer.debias.heads import DualHead
 from isolayer.debias.logger import LoggerTest, logger_test
@@ -52,7 +52,6 @@ __all__ = [
     "Harvested",
     "Heads",
     "InversePropensity",
-    "KeptHead",
     "LoggerTest",
     "Naive",
     "Overlap",

@@ -29,9 +29,10 @@ from torch.nn.functional import embedding
 from isolayer.curves.curves import logit_of
 from isolayer.debias.heads import checked_tasks
 from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
-from isolayer.debias.serving import BakedCurve, Relevance, Serving
+from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.nn.frozen import FrozenCurves
 
 DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
 Mask = Mapping[str, Tensor] | None
@@ -326,8 +327,8 @@ def post_hoc(
     values = []
     for task, sign in zip(model.tasks, model.sign, strict=True):
         logit = (outputs[task] * sign).double().cpu().numpy()
-        values.append(torch.from_numpy(fits[method](logit, labels[task].cpu().numpy(), weights, grid.knots)))
-    serving.curve = BakedCurve(torch.stack(values).to(model.sign), grid)
+        values.append(torch.from_numpy(fits[method](logit, labels[task].cpu().numpy(), weights, grid.knots[1:])))
+    serving.curve = FrozenCurves(torch.stack(values).to(model.sign), grid=grid, extrapolation="extend")
     return serving
 
 

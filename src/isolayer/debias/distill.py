@@ -1,15 +1,13 @@
-r"""An isotonic head at serving: kept as it is, with its curves computed once, or distilled into a shallow network.
+r"""An isotonic head at serving, distilled into a shallow network.
 
-`KeptHead` is exact and costs about a hundredth of a backbone. `distill` is for serving stacks that run nothing but
-dense layers. Its student is monotone too: for each unit
+`isolayer.nn.frozen.FrozenCurves` keeps a head exactly and costs about a hundredth of a backbone: prefer it. `distill`
+is for serving stacks that run nothing but dense layers. Its student is monotone too: for each unit
 :math:`z' = s\,z + \sum_h v_h \tanh(w_h z + E_h(c)) + b(c)` with :math:`s, v, w > 0`, so within a context it orders
 items exactly as it should, and ties none.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,90 +18,10 @@ from torch.nn.functional import softplus
 
 from isolayer.errors import InputError
 from isolayer.metrics import auc
-from isolayer.nn.context import ContextIsotonicLayer
-from isolayer.nn.isotonic import IsotonicLayer
 
-_MOST_CURVES = 1_000_000
 _ENDS = torch.tensor([0.001, 0.999])  # quantiles of the logits that the student's hidden units start between
 
 Head = Callable[[Tensor, Mapping[str, Tensor]], Tensor]  # (logit [batch, units], context) -> logit [batch, units]
-
-
-class KeptHead(nn.Module):
-    r"""An isotonic head for serving: the same function, with the curves of every context computed beforehand.
-
-    In bucket j of its curve an input is :math:`a_j + b_j z`: two look-ups and a multiply-add, nothing else.
-
-    Args:
-        layer: `IsotonicLayer`, or `ContextIsotonicLayer` such as the ``context_curves`` of a `DualHead`.
-
-    >>> head = KeptHead(ContextIsotonicLayer({"position": 20}, units=2))
-    >>> head(torch.tensor([[0.5, -1.0]]), {"position": torch.tensor([3])})
-    tensor([[ 0.5000, -1.0000]])
-    """
-
-    intercept: Tensor
-    slope: Tensor
-    first: Tensor
-    shift: Tensor
-    zero: Tensor
-
-    def __init__(self, layer: IsotonicLayer | ContextIsotonicLayer) -> None:
-        super().__init__()
-        self.contexts = dict(layer.contexts) if isinstance(layer, ContextIsotonicLayer) else {}
-        combinations = math.prod(self.contexts.values())
-        curves = combinations * layer.units
-        unbounded = isinstance(layer, ContextIsotonicLayer) and bool(layer.hash_buckets or layer.projection)
-        if curves > _MOST_CURVES or unbounded:
-            raise InputError(
-                f"layer: expected at most {_MOST_CURVES:,} curves, got {'any number' if unbounded else f'{curves:,}'}; "
-                "keep the layer itself"
-            )
-        grid, extrapolation = (
-            layer.grid,
-            (layer.base if isinstance(layer, ContextIsotonicLayer) else layer).extrapolation,
-        )
-        with torch.no_grad():
-            y = self._knots(layer).double()[..., 1:]  # [contexts, units, buckets]
-        x = torch.as_tensor(grid.knots[1:], device=y.device)
-        end = torch.full_like(y[..., :1], 1.0 if extrapolation == "extend" else 0.0)  # what lies beyond the grid
-        slope = torch.cat([end, y.diff(dim=-1) / x.diff(), end], dim=-1)
-        known = torch.cat([y[..., :1], y], dim=-1)  # a knot of each piece: its left one, but for the first
-        intercept = known - slope * torch.cat([x[:1], x])
-        width, dtype = slope.shape[-1], next(layer.parameters()).dtype
-        self.scale, self.last = 1 / grid.step, width - 1
-        self.register_buffer("intercept", intercept.flatten().to(dtype))
-        self.register_buffer("slope", slope.flatten().to(dtype))
-        for name, value in (("shift", 1 - grid.lower / grid.step), ("zero", 0.0)):
-            self.register_buffer(name, torch.tensor(value, device=y.device, dtype=dtype))
-        start = torch.arange(0, slope.numel(), width, dtype=torch.int32, device=y.device)
-        self.register_buffer("first", start.view(combinations, layer.units))
-
-    def _knots(self, layer: IsotonicLayer | ContextIsotonicLayer) -> Tensor:
-        if not isinstance(layer, ContextIsotonicLayer):
-            return layer.knot_values().unsqueeze(0)
-        table = torch.tensor(list(itertools.product(*map(range, self.contexts.values()))))
-        ids = table.to(layer.base.weight.device).unbind(1)
-        return layer.knot_values(dict(zip(self.contexts, ids, strict=True)))
-
-    def forward(self, logit: Tensor, context: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Logits ``[batch, units]`` of logits ``[batch, units]``, in contexts whose ids are all known."""
-        place = torch.fmax(torch.add(self.shift, logit, alpha=self.scale), self.zero)  # fmax takes NaN to bucket 0
-        at = place.clamp_(max=self.last).int()
-        if context is None or not self.contexts:
-            at += self.first
-        else:
-            at += self.first.index_select(0, self._combination(context))
-        flat = at.view(-1)
-        start = self.intercept.index_select(0, flat).view(logit.shape)
-        return torch.addcmul(start, self.slope.index_select(0, flat).view(logit.shape), logit)
-
-    def _combination(self, context: Mapping[str, Tensor]) -> Tensor:
-        names = iter(self.contexts)
-        row = context[next(names)]
-        for name in names:
-            row = torch.add(context[name], row, alpha=self.contexts[name])
-        return row
 
 
 class ShallowHead(nn.Module):

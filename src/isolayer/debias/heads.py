@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
-from isolayer.debias.serving import LEVEL_RATE, BakedCurve, Relevance, Serving
+from isolayer.debias.serving import LEVEL_RATE, Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.functional import knot_values
 from isolayer.nn.isotonic import IsotonicLayer, slopes
 
@@ -214,10 +215,7 @@ class DualHead(nn.Module):
 
     def serving(self) -> Serving:
         """A copy that takes features alone: relevance and, with the detached anchor, its calibration; no context."""
-        curve = None
-        if self.served_curve is not None:
-            with torch.no_grad():
-                curve = BakedCurve(self.served_curve.knot_values(), self.served_curve.grid)
+        curve = None if self.served_curve is None else FrozenCurves.from_layer(self.served_curve)
         return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
 
     @torch.no_grad()

@@ -7,8 +7,6 @@ curves by it: :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`. Positi
 
 from __future__ import annotations
 
-import copy
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -19,8 +17,9 @@ from torch.nn.functional import cross_entropy
 
 from isolayer.debias.heads import DualHead
 from isolayer.debias.loss import Heads, Labels
+from isolayer.debias.serving import Serving
 from isolayer.errors import InputError
-from isolayer.nn.functional import piecewise_linear
+from isolayer.nn.frozen import FrozenCurves
 
 _MOST_CONTEXTS = 4096
 Given = Literal["features", "relevance"]
@@ -104,43 +103,15 @@ class PositionPredictor(nn.Module):
         missed = (each * share).sum() / share.sum().clamp(min=torch.finfo(each.dtype).tiny)
         return self.model.loss(outputs, labels, mask, weight) + self.gamma * missed
 
-    def serving(self) -> PooledServing:
-        """A copy that takes features alone; its probabilities are pooled over the contexts it expects."""
-        return PooledServing(self)
-
-
-class PooledServing(nn.Module):
-    """Features in, relevance logits and pooled probabilities out: no context, nothing to learn.
-
-    Args:
-        trained: What was trained.
-    """
-
-    curves: Tensor
-    sign: Tensor
-
-    def __init__(self, trained: PositionPredictor) -> None:
-        super().__init__()
-        model = trained.model
-        self.tasks, self.given, self.grid = model.tasks, trained.given, model.context_curves.grid
-        self.backbone, self.relevance = copy.deepcopy((model.backbone, model.relevance))
-        self.tower, self.predict = copy.deepcopy((trained.tower, trained.predict))
-        table = torch.tensor(list(itertools.product(*map(range, trained.sizes))), device=model.sign.device)
-        context = dict(zip(model.context_curves.contexts, table.unbind(1), strict=True))
-        with torch.no_grad():
-            self.register_buffer("curves", model.context_curves.knot_values(context))  # [contexts, tasks, knots]
-        self.register_buffer("sign", model.sign.clone())
-        self.eval().requires_grad_(False)
-
-    def forward(self, features: Tensor) -> dict[str, Tensor]:
-        """``{"click": relevance_logit [batch], "click_prob": probability [batch], ...}``."""
-        relevance = self.relevance(self.backbone(features))  # [batch, tasks]
-        contexts, tasks, _ = self.curves.shape
-        share = torch.softmax(self.predict(self.tower(features if self.given == "features" else relevance)), dim=1)
-        rows = torch.arange(contexts * tasks, device=relevance.device).view(1, contexts, tasks)
-        event = (relevance * self.sign).unsqueeze(1)
-        observed = piecewise_linear(event, self.curves.flatten(0, 1), rows, grid=self.grid, extrapolation="extend")
-        prob = (share.unsqueeze(2) * torch.sigmoid(observed)).sum(1)  # [batch, tasks]
-        columns = (part for pair in zip(relevance.unbind(1), prob.unbind(1), strict=True) for part in pair)
-        names = (name for task in self.tasks for name in (task, f"{task}_prob"))
-        return dict(zip(names, columns, strict=True))
+    def serving(self) -> Serving:
+        """A copy that takes features alone; its probabilities are averaged over the contexts it expects."""
+        model = self.model
+        return Serving(
+            model.backbone,
+            model.relevance,
+            tasks=model.tasks,
+            decreasing=model.decreasing,
+            curve=FrozenCurves.from_layer(model.context_curves),
+            shares=nn.Sequential(self.tower, self.predict, nn.Softmax(dim=1)),
+            shares_given=self.given,
+        )

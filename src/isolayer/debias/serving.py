@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from isolayer.grid import Grid
-from isolayer.nn.functional import piecewise_linear
+from isolayer.nn.frozen import FrozenCurves
 
 LEVEL_RATE = 10.0  # a level learns so many times as fast as the rest of its group
 
@@ -66,15 +66,21 @@ class Serving(nn.Module):
 
     Args:
         backbone: Features to ``[batch, width]``.
-        relevance: ``[batch, width]`` to a relevance logit a task.
+        relevance: ``[batch, width]`` to one relevance logit per task.
         tasks: Their names.
         decreasing: The tasks whose probability falls as relevance rises.
-        curve: One monotone curve a task from the event's logit to that of the served probability; none is the identity.
+        curve: One monotone curve per task from the event's logit to that of the served probability; by default the
+            identity.
+        shares: Features, or relevance logits, to the probability of each context of the curves, ``[batch, contexts]``.
+            The served probability is then the average over the contexts.
+        shares_given: What ``shares`` reads.
 
     >>> serving = Serving(nn.Identity(), nn.Linear(2, 1), tasks=("click",))
     >>> [(name, list(value.shape)) for name, value in serving(torch.zeros(5, 2)).items()]
     [('click', [5]), ('click_prob', [5])]
     """
+
+    sign: Tensor
 
     def __init__(
         self,
@@ -83,11 +89,14 @@ class Serving(nn.Module):
         *,
         tasks: Sequence[str],
         decreasing: Sequence[str] = (),
-        curve: nn.Module | None = None,
+        curve: FrozenCurves | None = None,
+        shares: nn.Module | None = None,
+        shares_given: Literal["features", "relevance"] = "features",
     ) -> None:
         super().__init__()
-        self.tasks = tuple(tasks)
-        self.backbone, self.relevance, self.curve = copy.deepcopy((backbone, relevance, curve))
+        self.tasks, self.shares_given = tuple(tasks), shares_given
+        self.backbone, self.relevance, self.shares = copy.deepcopy((backbone, relevance, shares))
+        self.curve = copy.deepcopy(curve)
         self.register_buffer("sign", torch.tensor([-1.0 if task in decreasing else 1.0 for task in tasks]))
         self.eval().requires_grad_(False)
 
@@ -103,32 +112,16 @@ class Serving(nn.Module):
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         """``{"click": relevance_logit [batch], "click_prob": probability [batch], ...}``."""
         relevance = self.relevance(self.backbone(features))  # [batch, tasks]
-        logit = relevance * self.sign
-        prob = torch.sigmoid(logit if self.curve is None else self.curve(logit))
+        prob = self._prob(relevance * self.sign, features if self.shares_given == "features" else relevance)
         columns = (part for pair in zip(relevance.unbind(1), prob.unbind(1), strict=True) for part in pair)
         return dict(zip(self.names, columns, strict=True))
 
-
-class BakedCurve(nn.Module):
-    """Fixed curves, one a column: the values at a grid's knots and nothing to learn.
-
-    Args:
-        values: Values at ``grid.knots``, ``[units, buckets + 1]``.
-        grid: Where the knots are; beyond it curves go on with slope 1.
-
-    >>> grid = Grid(lower=0, upper=1, step=1)
-    >>> BakedCurve(torch.tensor([[-1.0, 0.0, 2.0]]), grid)(torch.tensor([[0.5], [2.0]])).round(decimals=4)
-    tensor([[1.],
-            [3.]])
-    """
-
-    values: Tensor
-
-    def __init__(self, values: Tensor, grid: Grid) -> None:
-        super().__init__()
-        self.grid = grid
-        self.register_buffer("values", values.detach().clone())
-
-    def forward(self, logit: Tensor) -> Tensor:
-        """Values of column ``u`` by curve ``u``, ``[batch, units]``."""
-        return piecewise_linear(logit, self.values, grid=self.grid, extrapolation="extend")
+    def _prob(self, logit: Tensor, given: Tensor) -> Tensor:
+        """Served probabilities ``[batch, tasks]`` of the events' logits ``[batch, tasks]``."""
+        if self.curve is None:
+            return torch.sigmoid(logit)
+        if self.shares is None:
+            return torch.sigmoid(self.curve(logit))
+        each = torch.sigmoid(self.curve.at_every_context(logit))  # [batch, contexts, tasks]
+        share: Tensor = self.shares(given)
+        return (share.unsqueeze(2) * each).sum(1)

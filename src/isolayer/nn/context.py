@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.nn.functional import Beyond, knot_values, piecewise_linear
-from isolayer.nn.isotonic import Constraint, IsotonicLayer, slopes
+from isolayer.nn.functional import Extrapolation, knot_values, piecewise_linear
+from isolayer.nn.isotonic import Constraint, IsotonicLayer, columns_of, slopes
 
 _ALL = 4096  # up to so many combinations, every curve is computed each step; beyond, only those in the batch
 _ALL_EXPORTED = 2**20  # in an exported graph the curves are constants: only memory speaks against computing them all
@@ -81,7 +81,7 @@ class ContextIsotonicLayer(nn.Module):
         projection: int | None = None,
         constraint: Constraint = "relu",
         init: float = 1.0,
-        extrapolation: Beyond = "clip",
+        extrapolation: Extrapolation = "clip",
         leaky_gradient: bool = True,
         sparse: bool = False,
     ) -> None:
@@ -136,7 +136,7 @@ class ContextIsotonicLayer(nn.Module):
         Returns:
             Calibrated logits, ``[batch, units]``.
         """
-        logit = self.base._columns(logit)
+        logit = columns_of(logit, self.units)
         curves, rows = self._curves([self._ids(name, context) for name in self.contexts], context)
         units = torch.arange(self.units, device=logit.device, dtype=torch.int32)
         rows = (rows.to(torch.int32) * self.units).unsqueeze(1) + units  # [batch, units]

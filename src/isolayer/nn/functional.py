@@ -21,7 +21,7 @@ from torch import Tensor
 
 from isolayer.grid import Grid
 
-Beyond = Literal["clip", "extend"]
+Extrapolation = Literal["clip", "extend"]
 
 
 def knot_values(slope: Tensor, bias: Tensor | None = None, *, grid: Grid) -> Tensor:
@@ -74,7 +74,7 @@ class _PrefixSum(torch.autograd.Function):
 
 
 def piecewise_linear(
-    x: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Beyond = "clip"
+    x: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Extrapolation = "clip"
 ) -> Tensor:
     r"""Evaluate one of many piecewise-linear curves at each input.
 
@@ -201,7 +201,7 @@ class _PiecewiseLinear(torch.autograd.Function):
 
 
 def piecewise_linear_inverse(
-    z: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Beyond = "clip"
+    z: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Extrapolation = "clip"
 ) -> Tensor:
     r"""The smallest ``x`` on the grid whose value reaches ``z``: :math:`x = \inf\{t : k(t) \ge z\}`.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.nn.functional import Beyond, apply, knot_values, piecewise_linear, piecewise_linear_inverse
+from isolayer.nn.functional import Extrapolation, apply, knot_values, piecewise_linear, piecewise_linear_inverse
 
 Constraint = Literal["relu", "softplus"] | None
 
@@ -101,7 +101,7 @@ class IsotonicLayer(nn.Module):
         constraint: Constraint = "relu",
         init: float = 1.0,
         bias: bool = True,
-        extrapolation: Beyond = "clip",
+        extrapolation: Extrapolation = "clip",
         leaky_gradient: bool = True,
     ) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class IsotonicLayer(nn.Module):
         Returns:
             Calibrated logits, ``[batch, units]``.
         """
-        logit = self._columns(logit)
+        logit = columns_of(logit, self.units)
         curves = self.knot_values(weight_delta)
         rows = None
         if curves.dim() == 3:  # every input has its own curve
@@ -163,7 +163,7 @@ class IsotonicLayer(nn.Module):
         """
         if self.constraint is None:
             raise InputError("inverse: expected a monotone layer, got constraint=None; use 'relu' or 'softplus'")
-        logit = self._columns(logit)
+        logit = columns_of(logit, self.units)
         rows = torch.arange(self.units, device=logit.device)
         return piecewise_linear_inverse(
             logit, self.knot_values(), rows, grid=self.grid, extrapolation=self.extrapolation
@@ -187,17 +187,23 @@ class IsotonicLayer(nn.Module):
             f"bias={self.bias is not None}, extrapolation={self.extrapolation!r}, leaky_gradient={self.leaky_gradient}"
         )
 
-    def _columns(self, logit: Tensor) -> Tensor:
-        if logit.dim() == 1:
-            logit = logit.unsqueeze(1)
-        if logit.dim() != 2 or logit.shape[1] not in (1, self.units):
-            raise InputError(
-                f"logit: expected shape [batch] or [batch, {self.units}], got {list(logit.shape)}; "
-                "one column a unit, or one for all of them"
-            )
-        if not logit.is_floating_point():
-            raise InputError(f"logit: expected floating-point values, got {logit.dtype}; call .float()")
-        return logit.expand(-1, self.units)
+
+def columns_of(logit: Tensor, units: int) -> Tensor:
+    """One column of logits per unit, ``[batch, units]``, from ``[batch]``, ``[batch, 1]`` or ``[batch, units]``.
+
+    >>> columns_of(torch.zeros(5), units=2).shape
+    torch.Size([5, 2])
+    """
+    if logit.dim() == 1:
+        logit = logit.unsqueeze(1)
+    if logit.dim() != 2 or logit.shape[1] not in (1, units):
+        raise InputError(
+            f"logit: expected shape [batch] or [batch, {units}], got {list(logit.shape)}; "
+            "give one column per unit, or one for all of them"
+        )
+    if not logit.is_floating_point():
+        raise InputError(f"logit: expected floating-point values, got {logit.dtype}; call .float()")
+    return logit.expand(-1, units)
 
 
 class IsotonicEmbedding(nn.Module):

@@ -1,0 +1,257 @@
+"""`FrozenCurves`: curves that no longer learn, evaluated as fast as they can be.
+
+A model that has been trained or fitted serves its curves from here: the served curve of a `DualHead`, an isotonic head
+that is kept at inference, the curves that `PositionPredictor` averages over, and a table of fitted `Curves`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from isolayer.curves.curves import Curves
+from isolayer.errors import InputError
+from isolayer.grid import Grid
+from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.context_ids import id_column
+from isolayer.nn.functional import Extrapolation
+from isolayer.nn.isotonic import IsotonicLayer, columns_of
+
+CURVE = "curve"  # the one context feature of a module made from fitted curves: the row in their table
+_MOST_VALUES = 1 << 27  # one gigabyte for both tables in single precision
+
+
+class FrozenCurves(nn.Module):
+    r"""Fixed curves for serving: buffers only, nothing to learn.
+
+    On piece :math:`j` of its curve an input is mapped to :math:`a_j + b_j x`. All units and contexts share one flat
+    table of intercepts and one of slopes, so a batch of any number of heads is two gathers and a multiply-add. The
+    operations are plain tensor operations: the module can be compiled, exported and written as ONNX.
+
+    An id outside its table, -1 included, takes the base curve; see `isolayer.nn.context_ids`.
+
+    Args:
+        values: Values at the knots from ``grid.lower`` to ``grid.upper``, ``[units, buckets]``. With contexts,
+            ``[combinations, units, buckets]``: one entry for every combination of ids from -1 to ``size - 1``, the last
+            feature counting fastest.
+        grid: Where the knots are.
+        contexts: Name and number of ids of each context feature.
+        rows: To store each distinct curve once: ``values [curves, buckets]``, and here the curve of each combination
+            and unit, ``[combinations, units]``.
+        extrapolation: Outside the grid: ``"clip"`` holds the end value, ``"extend"`` continues with slope 1.
+
+    >>> frozen = FrozenCurves(torch.tensor([[0.0, 2.0]]), grid=Grid(lower=0, upper=1, step=1), extrapolation="extend")
+    >>> frozen(torch.tensor([0.5, 2.0]))
+    tensor([[1.],
+            [3.]])
+    """
+
+    intercept: Tensor
+    slope: Tensor
+    first: Tensor
+    shift: Tensor
+
+    def __init__(
+        self,
+        values: Tensor,
+        *,
+        grid: Grid,
+        contexts: Mapping[str, int] | None = None,
+        rows: Tensor | None = None,
+        extrapolation: Extrapolation = "clip",
+    ) -> None:
+        super().__init__()
+        self.grid, self.contexts, self.extrapolation = grid, dict(contexts or {}), extrapolation
+        rows = _rows(values, rows, self.contexts, grid)
+        intercept, slope = _pieces(values.detach().reshape(-1, grid.buckets), grid, extrapolation)
+        self.register_buffer("intercept", intercept.flatten())
+        self.register_buffer("slope", slope.flatten())
+        self.register_buffer("first", (_with_room_beyond(rows, self.contexts) * slope.shape[1]).int())
+        shift = torch.tensor(1 - grid.lower / grid.step, dtype=values.dtype, device=values.device)
+        self.register_buffer("shift", shift, persistent=False)
+
+    @classmethod
+    def from_layer(cls, layer: IsotonicLayer | ContextIsotonicLayer) -> FrozenCurves:
+        """The curves of a layer as they are now, for every combination of its context ids.
+
+        Args:
+            layer: An `IsotonicLayer`, or a `ContextIsotonicLayer` with tables of bounded ids, such as the
+                ``context_curves`` of a `DualHead`.
+
+        >>> frozen = FrozenCurves.from_layer(ContextIsotonicLayer({"position": 20}, units=2))
+        >>> frozen(torch.tensor([[0.5, -1.0]]), {"position": torch.tensor([3])})
+        tensor([[ 0.5000, -1.0000]])
+        """
+        if isinstance(layer, IsotonicLayer):
+            with torch.no_grad():
+                return cls(layer.knot_values()[:, 1:], grid=layer.grid, extrapolation=layer.extrapolation)
+        combinations = math.prod(size + 1 for size in layer.contexts.values())
+        bounded = not (layer.hash_buckets or layer.projection)
+        most = _MOST_VALUES // layer.grid.buckets
+        if not bounded or combinations * layer.units > most:
+            count = f"{combinations * layer.units:,}" if bounded else "any number"
+            raise InputError(f"layer: expected at most {most:,} curves, got {count}; keep the layer itself")
+        sizes = [size + 1 for size in layer.contexts.values()]
+        index = torch.arange(combinations, device=layer.base.weight.device)
+        ids = (part - 1 for part in torch.unravel_index(index, sizes))
+        with torch.no_grad():
+            values = layer.knot_values(dict(zip(layer.contexts, ids, strict=True)))[..., 1:]
+        return cls(values, grid=layer.grid, contexts=layer.contexts, extrapolation=layer.base.extrapolation)
+
+    @classmethod
+    def from_curves(
+        cls,
+        curves: Curves | Sequence[Curves],
+        contexts: Mapping[str, int] | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+    ) -> FrozenCurves:
+        """Fitted curves as a module over raw logits.
+
+        Args:
+            curves: The curves, or those of each unit, all on one grid and with the same context columns.
+            contexts: If the context values are the integers ``0 .. size - 1``, the size of each column. Otherwise the
+                only feature is ``"curve"``, whose ids are rows of the table: ``curves.rows_of(context, n)``.
+            dtype: Type of the tables.
+
+        >>> frozen = FrozenCurves.from_curves(Curves.identity(Grid()))
+        >>> frozen(torch.tensor([0.25]))
+        tensor([[0.2500]])
+        """
+        units = [curves] if isinstance(curves, Curves) else list(curves)
+        sizes = _sizes(units, contexts)
+        served = _served(units, sizes)  # [combinations, units]
+        starts = np.cumsum([0, *(len(unit.values) for unit in units[:-1])])
+        return cls(
+            torch.as_tensor(np.concatenate([unit.values for unit in units]), dtype=dtype),
+            grid=units[0].grid,
+            contexts=sizes,
+            rows=torch.as_tensor(served + starts),
+            extrapolation="extend",
+        )
+
+    @property
+    def units(self) -> int:
+        """Number of curves per context.
+
+        >>> FrozenCurves.from_curves([Curves.identity(Grid())] * 3).units
+        3
+        """
+        return self.first.shape[1]
+
+    def forward(self, logit: Tensor, context: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Values of the curves.
+
+        Args:
+            logit: Inputs, ``[batch]`` or ``[batch, units]``.
+            context: Ids ``[batch]`` of each context feature, if there are any.
+
+        Returns:
+            Values, ``[batch, units]``.
+        """
+        first = self.first if not self.contexts else self.first.index_select(0, self._combination(context))
+        return self._evaluate(columns_of(logit, self.units), first)
+
+    def at_every_context(self, logit: Tensor) -> Tensor:
+        """Values of the curves of all combinations of known ids, ``[batch, combinations, units]``.
+
+        >>> frozen = FrozenCurves.from_layer(ContextIsotonicLayer({"position": 20, "device": 3}, units=2))
+        >>> frozen.at_every_context(torch.zeros(5, 2)).shape
+        torch.Size([5, 60, 2])
+        """
+        known = self.first.view(*(size + 2 for size in self.contexts.values()), self.units)
+        for axis, size in enumerate(self.contexts.values()):
+            known = known.narrow(axis, 1, size)
+        return self._evaluate(columns_of(logit, self.units).unsqueeze(1), known.reshape(-1, self.units))
+
+    def extra_repr(self) -> str:
+        """Arguments as the constructor takes them."""
+        return f"units={self.units}, grid={self.grid}, contexts={self.contexts}, extrapolation={self.extrapolation!r}"
+
+    def _combination(self, context: Mapping[str, Tensor] | None) -> Tensor:
+        """Row of ``first`` for each input: a feature counts from -1 to its size, which stands for all ids beyond."""
+        row = None
+        for name, size in self.contexts.items():
+            slot = id_column(context, name).clamp(-1, size) + 1
+            row = slot if row is None else torch.add(slot, row, alpha=size + 2)
+        assert row is not None  # there is at least one feature
+        return row
+
+    def _evaluate(self, logit: Tensor, first: Tensor) -> Tensor:
+        if self.extrapolation == "clip":
+            logit = logit.clamp(self.grid.lower, self.grid.upper)  # NaN stays NaN
+        last = self.grid.buckets
+        place = torch.add(self.shift, logit, alpha=1 / self.grid.step).clamp_(0, last)
+        piece = place.int().clamp_(0, last)  # this clamp is for NaN, which has no integer
+        index = piece + first
+        flat = index.view(-1)
+        start = self.intercept.index_select(0, flat).view(index.shape)
+        return torch.addcmul(start, self.slope.index_select(0, flat).view(index.shape), logit)
+
+
+def _rows(values: Tensor, rows: Tensor | None, contexts: Mapping[str, int], grid: Grid) -> Tensor:
+    """The curve of each combination of ids and unit, ``[combinations, units]``, once all shapes are checked."""
+    combinations = math.prod(size + 1 for size in contexts.values())
+    if rows is None:
+        expected, good = "[combinations, units, buckets]" if contexts else "[units, buckets]", 3 if contexts else 2
+    else:
+        expected, good = "[curves, buckets]", 2
+    if values.dim() != good or values.shape[-1] != grid.buckets:
+        raise InputError(
+            f"values: expected shape {expected} with {grid.buckets} buckets, got {list(values.shape)}; "
+            "leave out the knot below the grid"
+        )
+    if rows is None:
+        rows = torch.arange(values[..., 0].numel(), device=values.device).view(-1, values.shape[-2])
+    if rows.dim() != 2 or len(rows) != combinations:
+        raise InputError(
+            f"rows: expected shape [{combinations}, units], got {list(rows.shape)}; "
+            "give one row per combination of ids from -1"
+        )
+    return rows
+
+
+def _with_room_beyond(rows: Tensor, contexts: Mapping[str, int]) -> Tensor:
+    """Each feature's ids from -1 to ``size - 1``, and once more the entry of -1, for ids beyond the table."""
+    table = rows.view(*(size + 1 for size in contexts.values()), rows.shape[1])
+    for axis in range(len(contexts)):
+        table = torch.cat([table, table.narrow(axis, 0, 1)], dim=axis)
+    return table.reshape(-1, rows.shape[1])
+
+
+def _pieces(values: Tensor, grid: Grid, extrapolation: Extrapolation) -> tuple[Tensor, Tensor]:
+    """Intercepts and slopes of the pieces of each curve, ``[curves, buckets + 1]``: below, on and above the grid."""
+    y = values.double()
+    x = torch.as_tensor(grid.knots[1:], device=y.device)
+    end = torch.full_like(y[:, :1], 1.0 if extrapolation == "extend" else 0.0)
+    slope = torch.cat([end, y.diff(dim=1) / x.diff(), end], dim=1)
+    known = torch.cat([y[:, :1], y], dim=1)  # a point of each piece: its left knot, but for the first piece
+    intercept = known - slope * torch.cat([x[:1], x])
+    return intercept.to(values.dtype), slope.to(values.dtype)
+
+
+def _sizes(units: Sequence[Curves], contexts: Mapping[str, int] | None) -> dict[str, int]:
+    if len({(unit.grid, unit.contexts) for unit in units}) != 1:
+        raise InputError(
+            f"curves: expected at least one, all with the same grid and context columns, got {len(units)}; "
+            "fit them alike"
+        )
+    if contexts is not None:
+        return dict(contexts)
+    if len(units) > 1 and units[0].contexts:
+        raise InputError("contexts: expected the number of ids of each column, got none; give {name: size}")
+    return {CURVE: len(units[0].values)} if units[0].contexts else {}
+
+
+def _served(units: Sequence[Curves], contexts: Mapping[str, int]) -> np.ndarray:
+    """The row of each unit's table for every combination of ids from -1, ``[combinations, units]``."""
+    if list(contexts) == [CURVE] and CURVE not in units[0].contexts:
+        return np.arange(-1, contexts[CURVE]).clip(min=0)[:, None]
+    sizes = [size + 1 for size in contexts.values()]
+    ids = np.indices(sizes).reshape(len(sizes), math.prod(sizes)) - 1
+    columns = dict(zip(contexts, ids, strict=True))
+    return np.stack([unit.rows_of(columns, math.prod(sizes)) for unit in units], axis=1)

@@ -95,8 +95,8 @@ def fit_levels(histogram: Histogram, *, shrinkage: Shrinkage = "auto", floor: fl
 def _refuse_size(curves: int, knots: int) -> None:
     if curves * knots > _MOST_VALUES:
         raise InputError(
-            f"curves: expected at most {_MOST_VALUES:,} knot values, got {curves:,} curves of {knots:,} knots each; use "
-            "a grid with a larger step or fewer contexts"
+            f"curves: expected at most {_MOST_VALUES:,} knot values, got {curves:,} curves of {knots:,} knots each; "
+            "use a grid with a larger step or fewer contexts"
         )
 
 

@@ -1,5 +1,7 @@
 """Run benchmarks by name, or all: ``python -m benchmarks [names...]``; writes results/bench.json.
 
+Options after the name of a single benchmark are handed to it: ``python -m benchmarks real --report``.
+
 ``python -m benchmarks --readme`` writes the last results into the README. A run ends with 1 if a target was missed.
 ``ISOLAYER_BENCH_QUICK=1`` runs smaller tasks, whose targets need not hold.
 """
@@ -18,6 +20,7 @@ from typing import Any
 from benchmarks import Row, plain_table, progress, quick
 
 RESULTS = Path("results/bench.json")
+WITH_OPTIONS = ("real",)
 README_ROWS = {  # what the README shows of each benchmark, in words for a stranger
     "layer": {
         "forward, 501 buckets": "layer, forward, faster than the paper's listing by",
@@ -40,9 +43,11 @@ README_ROWS = {  # what the README shows of each benchmark, in words for a stran
 
 
 def names_of(package: str = "benchmarks") -> list[str]:
-    """Every module of the package with a ``run``, told by its text so that only those asked for are imported."""
+    """Every module or package in the package with a ``run``, found by its text: only those asked for are imported."""
     folder = Path(str(import_module(package).__file__)).parent
-    return sorted(path.stem for path in folder.glob("[!_]*.py") if "\ndef run(" in path.read_text())
+    modules = {path.stem: path for path in folder.glob("[!_]*.py")}
+    modules |= {path.parent.name: path for path in folder.glob("[!_]*/__init__.py")}
+    return sorted(name for name, path in modules.items() if "\ndef run(" in path.read_text())
 
 
 def machine() -> dict[str, object]:
@@ -100,15 +105,23 @@ def main(names: list[str]) -> int:
     if names == ["--readme"]:
         write_readme()
         return 0
+    names, options = [n for n in names if not n.startswith("--")], [n for n in names if n.startswith("--")]
     known = names_of()
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"benchmarks: expected names among {', '.join(known)}, got {', '.join(unknown)}", file=sys.stderr)
         return 2
+    if options and (len(names) != 1 or names[0] not in WITH_OPTIONS):
+        print(
+            f"benchmarks: expected options only after one of {', '.join(WITH_OPTIONS)}, got {' '.join(options)}",
+            file=sys.stderr,
+        )
+        return 2
     rows: dict[str, list[Row]] = _kept(set(known) - set(names or known))
     for name in names or known:
         progress(f"{name}: starts")
-        rows[name] = import_module(f"benchmarks.{name}").run()
+        run = import_module(f"benchmarks.{name}").run
+        rows[name] = run(options) if options else run()
         print(f"\n{name}\n{plain_table(rows[name])}", flush=True)
         save(rows)
     missed = sum(row.ok is False for name in names or known for row in rows[name])

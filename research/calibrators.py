@@ -25,7 +25,7 @@ from torch import Tensor
 from isolayer.curves.curves import Scale, logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, encode, lookup
-from isolayer.fitting.frames import column, column_names, numbers
+from isolayer.fitting.frames import read_rows
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -68,7 +68,7 @@ class _ByContext(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit scores ``X`` (an array, or a table with the context columns) to binary labels ``y``."""
-        logit, context = _read(X, self.contexts, self.scale)
+        logit, context = self._read(X)
         self.classes_, label = np.unique(np.asarray(y), return_inverse=True)
         if len(self.classes_) != 2 or len(label) != len(logit):
             raise InputError(
@@ -92,7 +92,7 @@ class _ByContext(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Column:
         """Calibrated logits, shape ``[n]``."""
         check_is_fitted(self, "classes_")
-        logit, context = _read(X, self.contexts, self.scale)
+        logit, context = self._read(X)
         return self._logit(logit, self._groups_of(context, len(logit)))
 
     def predict_proba(self, X: Any) -> Column:
@@ -103,6 +103,11 @@ class _ByContext(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """The likelier class of each row, shape ``[n]``."""
         return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+
+    def _read(self, X: Any) -> tuple[Column, Mapping[str, Any]]:
+        """Logits and context columns."""
+        rows = read_rows(X, self.contexts, scale=self.scale)
+        return (rows.score if self.scale == "logit" else logit_of(rows.score)), rows.context
 
     def _groups_of(self, context: Mapping[str, Any], rows: int) -> Codes:
         if not self.contexts:
@@ -343,28 +348,3 @@ def _newton_step(slack: Column, slack_logit: Column, moments: list[Column], *, o
     h0, h2 = h0 + ridge, h2 + ridge
     steps = np.stack([h2 * slack - h1 * slack_logit, h0 * slack_logit - h1 * slack], axis=1)
     return np.asarray(steps / (h0 * h2 - h1**2)[:, None])
-
-
-def _read(X: Any, contexts: Sequence[str], scale: Scale) -> tuple[Column, dict[str, Any]]:
-    # logits and context columns; the score is the column called so, or the only one that is no context
-    names = column_names(X)
-    if names is None:
-        if contexts:
-            raise InputError(f"X: expected a frame with the columns {list(contexts)}, got an array; give a frame")
-        score = numbers("score", X)
-        if score.ndim != 1 and score.shape[1:] != (1,):
-            raise InputError(f"X: expected scores of shape [n] or [n, 1], got {score.shape}; give one column of scores")
-        score = score.reshape(-1)
-    else:
-        rest = [name for name in names if name not in contexts]
-        if "score" not in rest and len(rest) != 1:
-            raise InputError(
-                f"X: expected one column besides {list(contexts)}, or one called 'score', got {rest}; select columns"
-            )
-        score = numbers("score", column(X, "score" if "score" in rest else rest[0]))
-    context = {name: column(X, name) for name in contexts}
-    if scale == "logit":
-        return score, context
-    if not ((score >= 0) & (score <= 1)).all():
-        raise InputError(f'score: expected probabilities, got {score.min()} to {score.max()}; for logits scale="logit"')
-    return logit_of(score), context

@@ -181,11 +181,13 @@ def test_a_frame_without_a_plain_score_is_refused():
     X, y, _ = rows(9)
     with pytest.raises(InputError, match=r"expected a frame with the columns \['segment'\], got an array"):
         PlattCalibrator(("segment",)).fit(X["score"].to_numpy(), y)
-    with pytest.raises(InputError, match=r"or one called 'score', got \['one', 'two'\]; select columns"):
+    with pytest.raises(InputError, match=r"or one called 'score', got \['one', 'two'\]; name it with score="):
         PlattCalibrator(("segment",)).fit(X.rename(columns={"score": "one"}).assign(two=1.0), y)
     with pytest.raises(InputError, match=r"expected scores of shape \[n\] or \[n, 1\], got \(2, 3\)"):
         PlattCalibrator().fit(np.zeros((2, 3)), [0, 1])
-    with pytest.raises(InputError, match=r'expected probabilities, got 0.5 to 1.5; for logits scale="logit"'):
+    with pytest.raises(
+        InputError, match=r'score: expected probabilities in \[0, 1\], got 1.5 in row 1; for logits use scale="logit"'
+    ):
         PlattCalibrator(scale="prob").fit([0.5, 1.5], [0, 1])
     with pytest.raises(InputError, match="score: expected finite numbers, got nan in row 0"):
         PlattCalibrator().fit([np.nan, 1.0], [0, 1])

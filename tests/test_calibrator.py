@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -18,25 +19,29 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
 
-from isolayer.calibrator import IsotonicCalibrator, _Rows
+from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves.curves import prob_of
 from isolayer.errors import InputError
+from isolayer.fitting.frames import Rows
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
 
 GRID = Grid(lower=-6, upper=4, step=0.5)
-FRAMES = [dict, pd.DataFrame, pl.DataFrame, pa.table]
+FRAMES = [dict, pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.table, lambda rows: duckdb.from_arrow(pa.table(rows))]
 
 
 class OfAnyWidth(IsotonicCalibrator):
     """The calibrator behind a fixed sum of columns, because most of scikit-learn's checks bring several features."""
 
-    def _rows(self, X, *, reset):
-        return _Rows(self._logits(self._scores(X, reset=reset)), {}, {})
+    def _rows_to_fit(self, X, score, *, first):
+        return self._sum_of_columns(X, reset=first)
 
-    def _scores(self, X, *, reset):
+    def _rows(self, X):
+        return self._sum_of_columns(X, reset=False)
+
+    def _sum_of_columns(self, X, *, reset):
         X = validate_data(self, X, reset=reset, dtype=np.float64)
-        return X @ np.resize([1.0, -1.0], X.shape[1])
+        return Rows(X @ np.resize([1.0, -1.0], X.shape[1]), {}, {})
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -74,6 +79,47 @@ def test_every_frame_gives_the_same_probabilities(frame):
     np.testing.assert_array_equal(calibrator.predict_proba(frame(rows)), expected)
     assert calibrator.feature_names_in_.tolist() == ["score", "device", "slot"]
     assert calibrator.n_features_in_ == 3
+
+
+def test_the_score_column_that_was_fitted_is_read_again():
+    rows, label = rows_of(0)
+    frame = {"raw": rows["score"], "score": np.zeros(2000), "device": rows["device"]}
+    fitted = make("device").fit(frame, label, score="raw")
+    expected = make("device").fit(columns(rows, "device"), label)
+    assert fitted.score_name_ == "raw"
+    np.testing.assert_array_equal(fitted.predict_proba(frame), expected.predict_proba(columns(rows, "device")))
+    with pytest.raises(
+        InputError, match=r"column raw: expected it in the frame, got only \['score', 'device'\]; add it"
+    ):
+        fitted.predict_proba(columns(rows, "device"))
+    halves = [{name: column[part] for name, column in frame.items()} for part in (slice(1000), slice(1000, None))]
+    parts = make("device").partial_fit(halves[0], label[:1000], score="raw").partial_fit(halves[1], label[1000:])
+    np.testing.assert_allclose(parts.predict_proba(frame), fitted.predict_proba(frame), atol=1e-7)
+    table = make("device").fit_table(frame | {"label": label}, score="raw")
+    np.testing.assert_allclose(table.predict_proba(frame), fitted.predict_proba(frame), atol=1e-7)
+    applied = table.apply_table(frame).to_pyarrow()["calibrated_prob"].to_numpy()
+    np.testing.assert_allclose(np.sort(applied), np.sort(fitted.predict_proba(frame)[:, 1]), atol=1e-7)
+
+
+def test_soft_labels_are_that_much_of_either_class():
+    rows, label = rows_of(1)
+    soft = np.where(label == 1, 0.75, 0.125)
+    twice = {name: np.concatenate([column, column]) for name, column in columns(rows, "device").items()}
+    frame = columns(rows, "device")
+    fitted = make("device", shrinkage=1.0).fit(frame, soft)
+    split = make("device", shrinkage=1.0).fit(
+        twice, np.repeat([1, 0], 2000), sample_weight=np.concatenate([soft, 1 - soft])
+    )
+    assert fitted.classes_.tolist() == [0, 1]
+    np.testing.assert_allclose(fitted.decision_function(frame), split.decision_function(frame), atol=1e-6)
+    table = make("device", shrinkage=1.0).fit_table(frame | {"label": soft})
+    np.testing.assert_allclose(table.decision_function(frame), fitted.decision_function(frame), atol=1e-6)
+    more = make("device", shrinkage=1.0).partial_fit(frame, label).partial_fit(frame, soft)
+    assert more.histogram_.positive.sum() == pytest.approx(label.sum() + soft.sum())
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        make().fit(rows["score"], soft + 1)
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        make().fit(rows["score"], np.where(label, "yes", "no")).partial_fit(rows["score"], soft)
 
 
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
@@ -354,12 +400,12 @@ def test_rows_and_settings_that_will_not_do(calibrator, X, message):
 def test_labels_that_will_not_do():
     with pytest.raises(InputError, match=r"y: expected two classes, got one class only: \[1\]; collect rows of both"):
         make().fit([0.0, 1.0], [1, 1])
-    with pytest.raises(InputError, match=r"y: expected two classes, got 3: \[0, 1, 2\]; fit one calibrator a class"):
+    with pytest.raises(InputError, match=r"y: expected two classes, got 3: \[0, 1, 2\]; fit one calibrator per class"):
         make().fit([0.0, 1.0, 2.0], [0, 1, 2])
     with pytest.raises(InputError, match=r"y: expected the classes \[0, 1\], got \['a', 'b'\]; fit anew for others"):
         make().fit([0.0, 1.0], [0, 1]).partial_fit([0.0, 1.0], ["a", "b"])
     with pytest.raises(
-        InputError, match="sample_weight: expected rows of each class to weigh something, got one class"
+        InputError, match="y: expected both classes among the rows whose weight is not zero, got one only"
     ):
         make().fit([0.0, 1.0], [0, 1], sample_weight=[0, 1])
 

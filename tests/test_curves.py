@@ -177,7 +177,7 @@ def test_comparison_serves_new_contexts_by_their_ancestor():
             lambda c: c.predict_proba([np.nan]),
             "score: expected finite numbers, got nan in row 0; drop or repair those rows",
         ),
-        (lambda c: c.predict_proba([[1.0]]), r"score: expected one dimension, got shape \(1, 1\); give a column"),
+        (lambda c: c.predict_proba([[1.0]]), r"score: expected one dimension, got shape \(1, 1\); give one column"),
         (lambda c: c.inverse([1.5]), r"prob: expected probabilities in \[0, 1\], got 1.5 in row 0"),
         (lambda c: c.predict_proba([1.0], {"device": ["tv"]}), "column slot: expected it in the frame, got only"),
         (

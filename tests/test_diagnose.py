@@ -225,7 +225,7 @@ def test_after_training_compares_and_says_so():
         ),
         (
             lambda: logger_test([0, 2], [0.5, 0.5], [0, 1], [0, 1], [0, 0]),
-            "label: expected values in [0, 1], got 2.0 at row 1; pass 0 and 1, or a soft label between them",
+            "label: expected labels in [0, 1], got 2.0 in row 1; give 0 and 1, or a soft label between them",
         ),
         (
             lambda: after_training([0, 1], [0.5, 0.5], [0, 1], {"device": [0, 1]}),

@@ -160,17 +160,20 @@ def test_missing_keys_merge():
     [
         (
             ([np.nan, 1.0], [0, 1]),
-            "logit: expected finite numbers, got nan in row 0 and 0 more; drop or repair those rows",
+            "logit: expected finite numbers, got nan in row 0; drop or repair those rows",
         ),
-        (([0.0], [2]), r"label: expected numbers in \[0, 1\], got 2.0 in row 0 and 0 more; map the labels to 0 and 1"),
+        (([0.0], [2]), r"label: expected labels in \[0, 1\], got 2.0 in row 0; give 0 and 1"),
         (
             ([0.0], [1], None, [-1]),
-            r"weight: expected numbers from 0 to 1e\+100, got -1.0 in row 0 and 0 more; drop or scale those rows",
+            r"weight: expected numbers >= 0, got -1.0 in row 0; drop those rows",
         ),
         (([0.0], [1], None, [1e101]), r"weight: expected numbers from 0 to 1e\+100, got 1e\+101 in row 0"),
-        (([0.0], [1, 0]), "label: expected 1 rows as in logit, got 2; give columns of one table"),
-        (([0.0], [1], {"c": ["a", "b"]}), "context c: expected 1 rows as in logit, got 2; give columns of one table"),
-        (([[0.0]], [1]), r"logit: expected one dimension, got shape \(1, 1\); give a column"),
+        (([0.0], [1, 0]), "label: expected 1 rows like the other columns, got 2; align the columns"),
+        (
+            ([0.0], [1], {"c": ["a", "b"]}),
+            "context c: expected 1 rows like the other columns, got 2; align the columns",
+        ),
+        (([[0.0]], [1]), r"logit: expected one dimension, got shape \(1, 1\); give one column"),
         (([0.0], [1], None, None, [127]), "fold: expected integers from 0 to 126, got int64 values; number the folds"),
     ],
 )

@@ -565,24 +565,24 @@ def test_segments_may_be_strings_large_numbers_or_dates():
 
 
 ERRORS = {
-    "prob: expected values in [0, 1], got 1.5 at row 1; pass probabilities, or the sigmoid of logits": (
+    "prob: expected probabilities in [0, 1], got 1.5 in row 1; for logits, take the sigmoid first": (
         lambda: metrics.log_loss([0, 1], [0.5, 1.5])
     ),
-    "prob: expected finite values, got nan at row 0; drop or repair such rows": (
+    "prob: expected finite numbers, got nan in row 0; drop or repair those rows": (
         lambda: metrics.brier([0, 1], [math.nan, 0.5])
     ),
-    "logit: expected finite values, got inf at row 0; drop or repair such rows": (
+    "logit: expected finite numbers, got inf in row 0; drop or repair those rows": (
         lambda: metrics.log_loss_of_logit([1], [math.inf])
     ),
     "prob: expected at least one row, got 0; check the filter that made this table": lambda: metrics.ece([], []),
-    "prob: expected one dimension, got shape (1, 2); pass one column, shape [n]": (
+    "prob: expected one dimension, got shape (1, 2); give one column, shape [n]": (
         lambda: metrics.ece([0, 1], [[0.5, 0.5]])
     ),
-    "prob: expected numbers, got ['high']; convert the column first": lambda: metrics.ece([1], ["high"]),
-    "label: expected values in [0, 1], got 2.0 at row 1; pass 0 and 1, or a soft label between them": (
+    "prob: expected a column of numbers, got text; convert it to numbers": lambda: metrics.ece([1], ["high"]),
+    "label: expected labels in [0, 1], got 2.0 in row 1; give 0 and 1, or a soft label between them": (
         lambda: metrics.auc([0, 2], [0.5, 0.5])
     ),
-    "label: expected 2 rows like the scores, got 1; align the columns": lambda: metrics.auc([0], [0.5, 0.5]),
+    "label: expected 2 rows like the other columns, got 1; align the columns": lambda: metrics.auc([0], [0.5, 0.5]),
     "label: expected both classes for AUC, got only 1; use more rows": lambda: metrics.auc([1, 1], [0.5, 0.6]),
     "label: expected both classes for normalised entropy, got only 0; use more rows": (
         lambda: metrics.normalised_entropy([0], [0.5])
@@ -590,23 +590,23 @@ ERRORS = {
     "label: expected an event for PCOC, got none; use more rows, or observed_over_expected": (
         lambda: metrics.pcoc([0], [0.5])
     ),
-    "weight: expected values >= 0, got -1.0 at row 1; drop such rows or clip them": (
+    "weight: expected numbers >= 0, got -1.0 in row 1; drop those rows or clip their weights": (
         lambda: metrics.ece([0, 1], [0.5, 0.5], [1, -1])
     ),
     "weight: expected a positive sum, got 0.0; give some row a weight": lambda: metrics.ece([0], [0.5], [0]),
     "weight: expected one weight a query, got another at row 0; weigh queries, not rows": (
         lambda: metrics.ndcg([0, 1], [1, 2], [0, 0], [1, 2])
     ),
-    "segment: expected no nulls, got nan at row 1; give unknown a value of its own": (
+    "segment: expected no nulls, got nan in row 1; give unknown a value of its own": (
         lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [1.0, math.nan])
     ),
-    "segment: expected no nulls, got None at row 0; give unknown a value of its own": (
+    "segment: expected no nulls, got None in row 0; give unknown a value of its own": (
         lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [None, "web"])
     ),
     "segment: expected values of one type, got a mixture; cast the column to strings": (
         lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], np.array([1, "web"], dtype=object))
     ),
-    "segment: expected 2 rows like the scores, got 1; align the columns": (
+    "segment: expected 2 rows like the other columns, got 1; align the columns": (
         lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [1])
     ),
     "label: expected a segment with both classes, got none; use more rows": (

@@ -6,11 +6,11 @@ What an estimator must know is here: spec frames and arrays, labels, weights, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +18,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_array,
-    check_consistent_length,
     check_is_fitted,
     column_or_1d,
 )
@@ -28,7 +25,8 @@ from sklearn.utils.validation import (
 from isolayer.curves.curves import Curves, Scale, logit_of
 from isolayer.errors import InputError, offered
 from isolayer.fitting.categories import context_names
-from isolayer.fitting.frames import column, column_names, numbers, refuse_missing, shares, times
+from isolayer.fitting.columns import array_of, numbers, same_length, weights
+from isolayer.fitting.frames import Rows, column_names, read_rows, refuse_missing, shares, times
 from isolayer.fitting.hierarchy import Shrinkage
 from isolayer.fitting.histogram import LEAST_WEIGHT, Histogram
 from isolayer.grid import Grid
@@ -88,36 +86,45 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         self.negative_rate = negative_rate
         self.half_life = half_life
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, score: str | None = None) -> Self:
         """Fit the curves, forgetting whatever was fitted before.
 
         Args:
             X: Scores ``[n]`` or ``[n, 1]``, or a frame with the score and the context columns.
-            y: Labels of two classes: integers, booleans or strings; the greater is the positive one.
+            y: Labels of two classes: integers, booleans or strings; the greater is the positive one. Fractions between
+                0 and 1 are soft labels: that much of a positive row and the rest of a negative one.
             sample_weight: How often each row counts.
+            score: The score column of a frame; by default the one called ``score``, or else the only one left.
         """
         self._check_settings()
-        rows = self._rows(X, reset=True)
-        labels = self._labels(y, None, len(rows.logit))
+        rows = self._rows_to_fit(X, score, first=True)
+        labels = self._labels(y, None, len(rows.score))
         self.histogram_, self._latest = self._histogram(rows, labels, sample_weight, latest=None)
         _refuse_one_class(self.histogram_)
         return self._refit()
 
     def partial_fit(
-        self, X: Any, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self,
+        X: Any,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        score: str | None = None,
     ) -> Self:
-        """Add rows: the same curves as a fit of all rows so far in one go.
+        """Add rows: the same curves as one fit of all rows so far.
 
         Args:
             X: As in :meth:`fit`.
             y: As in :meth:`fit`; may hold one class only when ``classes`` are known.
             classes: The two labels; needed at the first call only if its rows hold one of them.
             sample_weight: As in :meth:`fit`.
+            score: As in :meth:`fit`; later calls read the same column.
         """
         self._check_settings()
         first = not hasattr(self, "histogram_")
-        rows = self._rows(X, reset=first)
-        labels = self._labels(y, classes if first else self.classes_, len(rows.logit))
+        rows = self._rows_to_fit(X, score, first=first)
+        labels = self._labels(y, classes if first else self.classes_, len(rows.score))
         latest = None if first else self._latest
         new, self._latest = self._histogram(rows, labels, sample_weight, latest=latest)
         self.histogram_ = new if first else self._aged(rows, latest).merge(new)
@@ -138,6 +145,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
                 f"{histogram.grid}; make it with the settings of the calibrator"
             )
         self.classes_ = np.asarray(classes)
+        self._remember(None, None)
         self.n_features_in_ = 1 + len(histogram.contexts)
         self.histogram_, self._latest = histogram, None
         return self._refit()
@@ -185,25 +193,32 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         if histogram.rows == 0:
             raise InputError("table: expected at least one row that weighs something, got no rows; check what made it")
         _refuse_one_class(histogram)
-        return self.fit_histogram(histogram)
+        self.fit_histogram(histogram).score_name_ = score
+        return self
 
-    def apply_table(self, table: Any, score: str = "score", *, prob: str = "calibrated_prob") -> Any:
-        """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`."""
+    def apply_table(self, table: Any, score: str | None = None, *, prob: str = "calibrated_prob") -> Any:
+        """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`.
+
+        Args:
+            table: As in :meth:`fit_table`.
+            score: The score column; by default the one that was fitted.
+            prob: What to call the new column.
+        """
         check_is_fitted(self, "curves_")
-        return self.curves_.apply_table(table, score=score, prob=prob)
+        return self.curves_.apply_table(table, score=score or self.score_name_ or "score", prob=prob)
 
     def predict_proba(self, X: Any) -> Floats:
         """Probability of each class, shape ``[n, 2]``, strictly inside (0, 1)."""
         check_is_fitted(self, "curves_")
-        rows = self._rows(X, reset=False)
-        positive = self._curves_on_logits.predict_proba(rows.logit, rows.context)
+        rows = self._rows(X)
+        positive = self._curves_on_logits.predict_proba(rows.score, rows.context)
         return np.column_stack([1 - positive, positive])
 
     def decision_function(self, X: Any) -> Floats:
         """Calibrated logit of the positive class, shape ``[n]``."""
         check_is_fitted(self, "curves_")
-        rows = self._rows(X, reset=False)
-        return self._curves_on_logits.decision_function(rows.logit, rows.context)
+        rows = self._rows(X)
+        return self._curves_on_logits.decision_function(rows.score, rows.context)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class of each row, shape ``[n]``."""
@@ -222,8 +237,8 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
     def band(self, X: Any, level: float = 0.95) -> tuple[Floats, Floats]:
         """Pointwise interval of each row's calibrated probability: lower and upper ends, each of shape ``[n]``."""
         check_is_fitted(self, "curves_")
-        rows = self._rows(X, reset=False)
-        return self._curves_on_logits.band(level, rows.logit, rows.context)
+        rows = self._rows(X)
+        return self._curves_on_logits.band(level, rows.score, rows.context)
 
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
         """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others."""
@@ -263,73 +278,55 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         )
         return self
 
-    def _rows(self, X: Any, *, reset: bool) -> _Rows:
-        """Read X; at a fit (``reset``) remember its columns, otherwise hold it against those."""
+    def _rows_to_fit(self, X: Any, score: str | None, *, first: bool) -> Rows:
+        """Read X for a fit; the first one says which columns there are."""
+        if not first and score is None and column_names(X) is not None:
+            score = self.score_name_
+        rows = self._read(X, score, self._other_columns())
+        if first:
+            self._remember(rows.names, rows.score_name)
+        return rows
+
+    def _rows(self, X: Any) -> Rows:
+        """Read X for a prediction; of a frame, the columns that were fitted."""
         names = column_names(X)
         if names is None:
-            if self._named():
-                raise InputError(
-                    f"X: expected a frame with the columns {self._named()}, got an array; give a frame or a dict"
-                )
-            scores = self._scores(X, reset=reset)
-        else:
-            scores = numbers("score", column(X, self._score_name(names)))
-            if reset:
-                self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
-        context = {name: column(X, name) for name in self.contexts}
+            return self._read(X, None, [])
+        other = [name for name in self._other_columns() if name in names]
+        return self._read(X, self.score_name_, other)
+
+    def _read(self, X: Any, score: str | None, other: Sequence[str]) -> Rows:
+        """Read X, its scores as logits."""
+        rows = read_rows(X, self.contexts, scale=self.scale, score=score, other=other)
         if self.missing == "error":
-            refuse_missing(context)
-        return _Rows(self._logits(scores), context, X if names is not None else {})
+            refuse_missing(rows.context)
+        return rows if self.scale == "logit" else rows._replace(score=logit_of(rows.score))
 
-    def _scores(self, X: Any, *, reset: bool) -> Floats:
-        """Scores of an array ``[n]`` or ``[n, 1]``."""
-        array = check_array(X, accept_sparse=False, ensure_2d=False, dtype=np.float64, input_name="X", estimator=self)
-        if array.ndim != 1 and array.shape[1:] != (1,):
-            raise InputError(f"X: expected scores of shape [n] or [n, 1], got {array.shape}; give one column of scores")
-        if reset:
-            self.n_features_in_ = 1
-            self.__dict__.pop("feature_names_in_", None)
-        return np.asarray(array.reshape(-1))
+    def _remember(self, names: Sequence[str] | None, score: str | None) -> None:
+        self.n_features_in_, self.score_name_ = 1 if names is None else len(names), score
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
 
-    def _named(self) -> list[str]:
-        """Columns with a meaning of their own; the score is none of these."""
+    def _other_columns(self) -> list[str]:
+        """Columns that are neither a context nor the score."""
         rate, life = self.negative_rate, self.half_life
-        return [
-            *self.contexts,
-            *([rate] if isinstance(rate, str) else []),
-            *([life[0]] if isinstance(life, tuple) else []),
-        ]
-
-    def _score_name(self, names: list[str]) -> str:
-        rest = [name for name in names if name not in self._named()]
-        if "score" in rest or len(rest) == 1:
-            return "score" if "score" in rest else rest[0]
-        raise InputError(
-            f"X: expected one column besides {self._named()}, or one called 'score', got {rest}; select the columns"
-        )
-
-    def _logits(self, scores: Floats) -> Floats:
-        if self.scale == "logit":
-            return scores
-        good = (scores >= 0) & (scores <= 1)
-        if not good.all():
-            row = int(np.flatnonzero(~good)[0])
-            raise InputError(
-                f'score: expected probabilities in [0, 1], got {scores[row]} in row {row}; for logits use scale="logit"'
-            )
-        return logit_of(scores)
+        return [*([rate] if isinstance(rate, str) else []), *([life[0]] if isinstance(life, tuple) else [])]
 
     def _labels(self, y: ArrayLike, classes: ArrayLike | None, rows: int) -> Floats:
-        """1 where y is the positive class; sets ``classes_``."""
-        labels = column_or_1d(y, warn=True)
-        check_consistent_length(np.empty(rows), labels)
+        """The positive class as 1 and the negative as 0, or soft labels between; sets ``classes_``."""
+        labels = column_or_1d(_unmasked_labels(y), warn=True)
+        same_length("y", len(labels), rows)
         assert_all_finite(labels, input_name="y")
+        if _are_soft(labels) and (classes is None or np.unique(np.asarray(classes)).tolist() == [0, 1]):
+            self.classes_ = np.array([0, 1])
+            return np.asarray(labels, np.float64)
         check_classification_targets(labels)
         found = np.unique(labels)
         known = found if classes is None else np.unique(np.asarray(classes))
         if len(known) > 2:
             raise InputError(
-                f"y: expected two classes, got {len(known)}: {known[:5].tolist()}; fit one calibrator a class. "
+                f"y: expected two classes, got {len(known)}: {known[:5].tolist()}; fit one calibrator per class. "
                 f"Only binary classification is supported. The type of the target is {type_of_target(labels)}."
             )
         if len(known) < 2:
@@ -343,56 +340,64 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         return np.asarray(labels == known[1], np.float64)
 
     def _histogram(
-        self, rows: _Rows, labels: Floats, sample_weight: ArrayLike | None, *, latest: float | None
+        self, rows: Rows, labels: Floats, sample_weight: ArrayLike | None, *, latest: float | None
     ) -> tuple[Histogram, float | None]:
         """Sums of new rows, weighted and aged, and the latest time seen so far."""
         weight = None
         if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, labels, dtype=np.float64)
+            weight = weights("sample_weight", sample_weight, len(labels))
         if self.negative_rate is not None:
             weight = np.where(labels == 0, 1 / self._rate(rows), 1.0) * (1.0 if weight is None else weight)
         if self.half_life is not None:
             age, latest = self._ages(rows, latest)
             weight = np.exp2(-age) * (1.0 if weight is None else weight)
         grid = self.grid or Grid()
-        return Histogram.from_arrays(rows.logit, labels, rows.context, weight, grid=grid), latest
+        return Histogram.from_arrays(rows.score, labels, rows.context, weight, grid=grid), latest
 
-    def _rate(self, rows: _Rows) -> Floats:
+    def _rate(self, rows: Rows) -> Floats:
         """Kept share of the negatives, one number or one a row."""
         rate = self.negative_rate
-        values = numbers(rate, column(rows.frame, rate)) if isinstance(rate, str) else np.array([rate], np.float64)
+        values = numbers(rate, rows.other[rate]) if isinstance(rate, str) else np.array([rate], np.float64)
         return shares("negative_rate", values)
 
-    def _ages(self, rows: _Rows, latest: float | None) -> tuple[Floats, float | None]:
+    def _ages(self, rows: Rows, latest: float | None) -> tuple[Floats, float | None]:
         """Age of each new row in half-lives, and the latest time seen so far (None when age counts rows)."""
         if not isinstance(self.half_life, tuple):
-            return np.arange(len(rows.logit) - 1, -1, -1) / float(self.half_life or np.inf), None
-        when, half_life = times(rows.frame, *self.half_life)
+            return np.arange(len(rows.score) - 1, -1, -1) / float(self.half_life or np.inf), None
+        when, half_life = times(self.half_life[0], rows.other[self.half_life[0]], self.half_life[1])
         newest = max(float(when.max(initial=-np.inf)), -np.inf if latest is None else latest)
         return (newest - when) / half_life, newest
 
-    def _aged(self, rows: _Rows, latest: float | None) -> Histogram:
+    def _aged(self, rows: Rows, latest: float | None) -> Histogram:
         """What was seen before, as old as the new rows make it."""
         if self.half_life is None:
             return self.histogram_
         if isinstance(self.half_life, tuple):
-            _, half_life = times(rows.frame, *self.half_life)
+            _, half_life = times(self.half_life[0], rows.other[self.half_life[0]], self.half_life[1])
             age = 0.0 if latest is None or self._latest is None else (self._latest - latest) / half_life
         else:
-            age = len(rows.logit) / self.half_life
+            age = len(rows.score) / self.half_life
         return self.histogram_.scaled(max(float(np.exp2(-age)), LEAST_WEIGHT))
 
 
-class _Rows(NamedTuple):
-    """Rows as they were read: logits ``[n]``, context columns by name, and the frame for whatever else is in it."""
+def _unmasked_labels(y: Any) -> NDArray[Any]:
+    """Labels of any type that can be a class: not masked, and neither dates nor complex numbers."""
+    if y is None:
+        raise InputError("y: expected labels, got None; fit requires y to be passed, but the target y is None")
+    labels = array_of("y", y)
+    if labels.dtype.kind not in "biufUSO":
+        raise InputError(f"y: expected integers, booleans or strings, got {labels.dtype}; convert the labels")
+    return labels
 
-    logit: Floats
-    context: Mapping[str, Any]
-    frame: Any
+
+def _are_soft(labels: NDArray[Any]) -> bool:
+    return labels.dtype.kind == "f" and bool(((labels >= 0) & (labels <= 1)).all() and (labels % 1 > 0).any())
 
 
 def _refuse_one_class(histogram: Histogram) -> None:
     """Raise when the rows that weigh anything are of one class."""
     positive, weight = histogram.positive.sum(), histogram.weight.sum()
     if not 0 < positive < weight:
-        raise InputError("sample_weight: expected rows of each class to weigh something, got one class only; check it")
+        raise InputError(
+            "y: expected both classes among the rows whose weight is not zero, got one only; collect rows of both"
+        )

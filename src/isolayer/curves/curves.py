@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, need, offered
 from isolayer.fitting.categories import Codes, encode, lookup
-from isolayer.fitting.frames import column
+from isolayer.fitting.columns import numbers, probs
+from isolayer.fitting.frames import columns
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
@@ -202,7 +203,7 @@ class Curves:
         >>> Curves.identity(Grid()).inverse([0.5]).tolist()
         [0.0]
         """
-        logit = logit_of(_checked("prob", prob, prob=True))
+        logit = logit_of(probs("prob", prob))
         raw = invert(self.values, self.rows_of(context, len(logit)), logit, self.grid)
         return raw if self.scale == "logit" else prob_of(raw)
 
@@ -304,8 +305,7 @@ class Curves:
         row = at = np.zeros(rows, np.int64)
         if context is None:
             return row
-        for level, name in enumerate(self.contexts[:depth], start=1):
-            values = column(context, name)
+        for level, (name, values) in enumerate(columns(context, self.contexts[:depth]).items(), start=1):
             if len(values) != rows:
                 raise InputError(f"context {name}: expected {rows} rows as in score, got {len(values)}; align them")
             vocabulary, finder = self._finders[level - 1]
@@ -333,8 +333,9 @@ class Curves:
         return replace(self, scale="logit")
 
     def _logit(self, score: ArrayLike) -> Floats:
-        scores = _checked("score", score, prob=self.scale == "prob")
-        return scores if self.scale == "logit" else logit_of(scores)
+        if self.scale == "logit":
+            return numbers("score", score)
+        return logit_of(probs("score", score, advice='for logits use scale="logit"'))
 
 
 class _Finder:
@@ -381,16 +382,3 @@ def _compare_level(one: Curves, two: Curves, level: int) -> dict[str, NDArray[An
         "average": (mass * change).sum(1) / np.where(weight > 0, weight, 1.0),
         "weight": weight,
     }
-
-
-def _checked(name: str, values: ArrayLike, *, prob: bool) -> Floats:
-    given = np.asarray(values, np.float64)
-    if given.ndim != 1:
-        raise InputError(f"{name}: expected one dimension, got shape {given.shape}; give a column")
-    good = (given >= 0) & (given <= 1) if prob else np.isfinite(given)
-    if not good.all():
-        rule = "probabilities in [0, 1]" if prob else "finite numbers"
-        first = np.flatnonzero(~good)[0]
-        remedy = 'for logits use scale="logit"' if prob else "drop or repair those rows"
-        raise InputError(f"{name}: expected {rule}, got {given[first]} in row {first}; {remedy}")
-    return given

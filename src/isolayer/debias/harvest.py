@@ -60,8 +60,7 @@ def harvest(unit: Any, position: Any, label: Any) -> Harvested:
 
 def unit_table(unit: Any, position: Any, label: Any) -> tuple[Floats, Floats, NDArray[Any]]:
     """Rows and events of every unit at every position, ``[units, positions]``, and the positions."""
-    y = finite("label", label)
-    labels(y, len(y))
+    y = labels(label)
     place, keys = codes("position", position, len(y))
     owner, units = codes("unit", unit, len(y))
     at, size = owner * len(keys) + place, len(units) * len(keys)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, offered
+from isolayer.fitting import columns
 from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
 from isolayer.grid import Grid
 
@@ -113,7 +114,7 @@ class Histogram:
         folds = np.zeros(len(logits), np.int64) if fold is None else _checked_folds(fold, len(logits))
         coded = {name: encode(column, name) for name, column in context.items()}
         for name, (_, codes) in coded.items():
-            _same_length(f"context {name}", len(codes), len(logits))
+            columns.same_length(f"context {name}", len(codes), len(logits))
         if weights is not None and not (weights >= LEAST_WEIGHT).all():
             used = np.flatnonzero(weights >= LEAST_WEIGHT)
             logits, labels, weights, folds = logits[used], labels[used], weights[used], folds[used]
@@ -373,36 +374,17 @@ def _table(cell: Codes, column: Sums, size: int) -> Sums:
 
 def _checked_rows(logit: ArrayLike, label: ArrayLike, weight: ArrayLike | None) -> tuple[Sums, Sums, Sums | None]:
     """The columns as doubles, or an InputError that says which value of which column will not do."""
-    logits, labels = np.asarray(logit, np.float64), np.asarray(label, np.float64)
-    weights = None if weight is None else np.asarray(weight, np.float64)
-    for name, column in (("logit", logits), ("label", labels), ("weight", weights)):
-        if column is not None and column.ndim != 1:
-            raise InputError(f"{name}: expected one dimension, got shape {column.shape}; give a column")
-        if column is not None:
-            _same_length(name, len(column), len(logits))
-    _all_rows("logit", logits, np.isfinite(logits), "finite numbers", "drop or repair those rows")
-    _all_rows("label", labels, (labels >= 0) & (labels <= 1), "numbers in [0, 1]", "map the labels to 0 and 1")
-    if weights is not None:
-        good, rule = (weights >= 0) & (weights <= MOST_WEIGHT), f"numbers from 0 to {MOST_WEIGHT}"
-        _all_rows("weight", weights, good, rule, "drop or scale those rows")
+    logits = columns.numbers("logit", logit)
+    labels = columns.labels("label", label, len(logits))
+    weights = None if weight is None else columns.weights("weight", weight, len(logits))
+    if weights is not None and not (small := weights <= MOST_WEIGHT).all():
+        columns.refuse("weight", weights, small, f"numbers from 0 to {MOST_WEIGHT}", "rescale the weights to mean 1")
     return logits, labels, weights
-
-
-def _all_rows(name: str, column: Sums, good: NDArray[np.bool_], rule: str, remedy: str) -> None:
-    if not good.all():
-        bad = np.flatnonzero(~good)
-        where = f"{column[bad[0]]} in row {bad[0]} and {len(bad) - 1} more"
-        raise InputError(f"{name}: expected {rule}, got {where}; {remedy}")
-
-
-def _same_length(name: str, length: int, rows: int) -> None:
-    if length != rows:
-        raise InputError(f"{name}: expected {rows} rows as in logit, got {length}; give columns of one table")
 
 
 def _checked_folds(fold: ArrayLike, rows: int) -> NDArray[np.int64]:
     folds = np.asarray(fold)
-    _same_length("fold", len(folds), rows)
+    columns.same_length("fold", len(folds), rows)
     if folds.dtype.kind not in "iu" or (rows and not (folds.min() >= 0 and folds.max() < 127)):
         raise InputError(f"fold: expected integers from 0 to 126, got {folds.dtype} values; number the folds from 0")
     return folds.astype(np.int64)

@@ -157,7 +157,7 @@ def ndcg_sums(
     >>> (ndcg_sums([1, 0], [2, 1], [0, 0]) + ndcg_sums([0, 0], [2, 1], [1, 1], empty="zero")).mean
     0.5
     """
-    y, s = finite("grade", grade), finite("score", score)
+    y, s = finite("grade", grade, booleans=True), finite("score", score)
     same_length("grade", y, len(s))
     if gain == "exponential":
         refuse_swapped("grade", y, "score", s, largest=4)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting import columns
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -19,57 +20,25 @@ Codes = NDArray[np.intp]
 PROB_FLOOR = float(np.finfo(np.float64).eps)
 
 
-def finite(name: str, values: Any) -> Floats:
-    """The column as finite float64, shape ``[n]`` with ``n >= 1``.
+def finite(name: str, values: Any, rows: int | None = None, *, booleans: bool = False) -> Floats:
+    """The column as finite doubles, shape ``[n]`` with ``n >= 1``.
 
-    >>> finite("prob", [1, 0]).tolist()
-    [1.0, 0.0]
-    """
-    try:
-        column = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected numbers, got {values!r:.60}; convert the column first") from error
-    if column.ndim != 1:
-        raise InputError(f"{name}: expected one dimension, got shape {column.shape}; pass one column, shape [n]")
-    if column.size == 0:
-        raise InputError(f"{name}: expected at least one row, got 0; check the filter that made this table")
-    if not np.isfinite(column).all():
-        row = int(np.argmin(np.isfinite(column)))
-        raise InputError(f"{name}: expected finite values, got {column[row]} at row {row}; drop or repair such rows")
-    return column
-
-
-def within_unit(name: str, values: Any, advice: str) -> Floats:
-    """A finite column whose values lie in ``[0, 1]``.
-
-    >>> within_unit("prob", [0.5, 2.0], "take the sigmoid of logits")
+    >>> finite("score", []).tolist()
     Traceback (most recent call last):
         ...
-    isolayer.errors.InputError: prob: expected values in [0, 1], got 2.0 at row 1; take the sigmoid of logits
+    isolayer.errors.InputError: score: expected at least one row, got 0; check the filter that made this table
     """
-    column = finite(name, values)
-    if column.min() < 0 or column.max() > 1:
-        row = int(np.argmax((column < 0) | (column > 1)))
-        raise InputError(f"{name}: expected values in [0, 1], got {column[row]} at row {row}; {advice}")
-    return column
-
-
-def same_length(name: str, column: NDArray[Any], rows: int) -> None:
-    """Refuse a column whose length is not that of the scores."""
-    if column.shape[0] != rows:
-        raise InputError(f"{name}: expected {rows} rows like the scores, got {column.shape[0]}; align the columns")
+    return _some(name, columns.numbers(name, values, rows, booleans=booleans))
 
 
 def probs(values: Any, name: str = "prob") -> Floats:
     """Probabilities, 0 and 1 included."""
-    return within_unit(name, values, "pass probabilities, or the sigmoid of logits")
+    return _some(name, columns.probs(name, values))
 
 
-def labels(values: Any, rows: int, name: str = "label") -> Floats:
+def labels(values: Any, rows: int | None = None, name: str = "label") -> Floats:
     """Labels in ``[0, 1]``: a fraction is a soft label, that much of a positive row and the rest of a negative."""
-    column = within_unit(name, values, "pass 0 and 1, or a soft label between them")
-    same_length(name, column, rows)
-    return column
+    return _some(name, columns.labels(name, values, rows))
 
 
 def weights(values: Any | None, rows: int) -> Floats:
@@ -80,11 +49,7 @@ def weights(values: Any | None, rows: int) -> Floats:
     """
     if values is None:
         return np.ones(rows)
-    column = finite("weight", values)
-    same_length("weight", column, rows)
-    if column.min() < 0:
-        row = int(np.argmax(column < 0))
-        raise InputError(f"weight: expected values >= 0, got {column[row]} at row {row}; drop such rows or clip them")
+    column = columns.weights("weight", values, rows)
     if column.sum() <= 0:
         raise InputError("weight: expected a positive sum, got 0.0; give some row a weight")
     return column
@@ -114,7 +79,7 @@ def refuse_swapped(label_name: str, label: Any, score_name: str, score: Floats, 
     """
     if score.min() != 0 or not 0 < score.max() <= largest or (score != np.round(score)).any():
         return
-    column = finite(label_name, label)
+    column = finite(label_name, label, booleans=True)
     fraction = column != np.round(column)
     if fraction.any():
         row = int(np.argmax(fraction))
@@ -124,6 +89,17 @@ def refuse_swapped(label_name: str, label: Any, score_name: str, score: Floats, 
         )
 
 
+def same_length(name: str, column: NDArray[Any], rows: int) -> None:
+    """Refuse a column whose length is not that of the other columns."""
+    columns.same_length(name, column.shape[0], rows)
+
+
+def _some(name: str, column: Floats) -> Floats:
+    if column.size == 0:
+        raise InputError(f"{name}: expected at least one row, got 0; check the filter that made this table")
+    return column
+
+
 def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     """Segment of each row as ``0 .. segments - 1``, and the value each stands for, sorted.
 
@@ -131,9 +107,7 @@ def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     >>> code.tolist(), keys.tolist()
     ([1, 0, 1], ['ios', 'web'])
     """
-    column = np.asarray(values)
-    if column.ndim != 1:
-        raise InputError(f"{name}: expected one dimension, got shape {column.shape}; pass one column, shape [n]")
+    column = columns.one_dimension(name, columns.array_of(name, values))
     same_length(name, column, rows)
     # NaN and NaT differ from themselves; None does not.
     missing = (
@@ -141,7 +115,7 @@ def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     )
     if missing.any():
         row = int(np.argmax(missing))
-        raise InputError(f"{name}: expected no nulls, got {column[row]} at row {row}; give unknown a value of its own")
+        raise InputError(f"{name}: expected no nulls, got {column[row]} in row {row}; give unknown a value of its own")
     if column.dtype.kind in "iu" and column.size and column.min() >= 0 and column.max() < max(1024, rows):
         return _small_codes(column)
     try:

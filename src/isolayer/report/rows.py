@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from isolayer.curves.curves import Curves, evaluate, logit_of, prob_of
 from isolayer.errors import InputError, need
 from isolayer.fitting.categories import Codes, combine, encode
-from isolayer.fitting.frames import column, column_names, numbers
+from isolayer.fitting.columns import numbers
+from isolayer.fitting.frames import column, column_names
 from isolayer.fitting.histogram import Histogram
 from isolayer.metrics.rows import labels, same_length, weights
 

@@ -1,0 +1,165 @@
+"""One column of numbers: scores, probabilities, labels or weights, read from whatever holds it, and checked.
+
+Every public function of the package that takes a column reads it here, so that the same mistake has the same answer
+everywhere. A column is a list, a numpy array, a Series of pandas or polars, an Arrow array or a tensor on the CPU.
+Text, dates, masked values and complex numbers are refused rather than converted. Frames of several columns are read in
+:mod:`isolayer.fitting.frames`, and columns of context values in :mod:`isolayer.fitting.categories`.
+"""
+
+from __future__ import annotations
+
+import numbers as abstract
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+
+Floats = NDArray[np.float64]
+
+_REPAIR = "drop or repair those rows"
+_KINDS = {"U": "text", "S": "bytes", "M": "dates", "m": "time differences", "c": "complex numbers", "V": "records"}
+
+
+def numbers(name: str, values: Any, rows: int | None = None, *, booleans: bool = False) -> Floats:
+    """A column as doubles, all of them finite, shape ``[n]``.
+
+    Args:
+        name: What to call the column in an error.
+        values: The column.
+        rows: How many rows it must have; by default any number.
+        booleans: Whether False and True may stand for 0 and 1.
+
+    >>> numbers("score", [1, 2]).tolist()
+    [1.0, 2.0]
+    >>> numbers("score", ["1", "2"])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: score: expected a column of numbers, got text; convert it to numbers
+    """
+    column = one_dimension(name, array_of(name, values))
+    if rows is not None:
+        same_length(name, len(column), rows)
+    column = _doubles(name, column, booleans=booleans)
+    finite = np.isfinite(column)
+    if not finite.all():
+        refuse(name, column, finite, "finite numbers", _REPAIR)
+    return column
+
+
+def probs(
+    name: str, values: Any, rows: int | None = None, *, advice: str = "for logits, take the sigmoid first"
+) -> Floats:
+    """A column of probabilities, 0 and 1 included.
+
+    >>> probs("prob", [0.5, 2.0])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: prob: expected probabilities in [0, 1], got 2.0 in row 1; for logits, take the sigmoid
+    first
+    """
+    column = numbers(name, values, rows)
+    inside = (column >= 0) & (column <= 1)
+    if not inside.all():
+        refuse(name, column, inside, "probabilities in [0, 1]", advice)
+    return column
+
+
+def labels(name: str, values: Any, rows: int | None = None) -> Floats:
+    """A column of labels: 0 and 1, booleans, or soft labels, that much of a positive row and the rest of a negative.
+
+    >>> labels("label", [False, True, 0.5]).tolist()
+    [0.0, 1.0, 0.5]
+    """
+    column = numbers(name, values, rows, booleans=True)
+    inside = (column >= 0) & (column <= 1)
+    if not inside.all():
+        refuse(name, column, inside, "labels in [0, 1]", "give 0 and 1, or a soft label between them")
+    return column
+
+
+def weights(name: str, values: Any, rows: int | None = None) -> Floats:
+    """A column of weights: numbers from 0 up, or booleans that keep a row or leave it out.
+
+    >>> weights("weight", [1.0, -1.0])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: weight: expected numbers >= 0, got -1.0 in row 1; drop those rows or clip their weights
+    """
+    column = numbers(name, values, rows, booleans=True)
+    inside = column >= 0
+    if not inside.all():
+        refuse(name, column, inside, "numbers >= 0", "drop those rows or clip their weights")
+    return column
+
+
+def refuse(name: str, column: NDArray[Any], good: NDArray[np.bool_], rule: str, advice: str) -> None:
+    """Raise an error that names the first row that is not good, and says how many more there are."""
+    row, more = int(np.argmin(good)), len(good) - int(good.sum()) - 1
+    got = f"{column[row]} in row {row}" + (f" and {more} more such rows" if more else "")
+    raise InputError(f"{name}: expected {rule}, got {got}; {advice}")
+
+
+def same_length(name: str, length: int, rows: int) -> None:
+    """Raise when a column is not as long as the columns beside it.
+
+    >>> same_length("weight", 2, 3)
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: weight: expected 3 rows like the other columns, got 2; align the columns
+    """
+    if length != rows:
+        raise InputError(f"{name}: expected {rows} rows like the other columns, got {length}; align the columns")
+
+
+def array_of(name: str, values: Any) -> NDArray[Any]:
+    """Values as a numpy array of whatever type and shape they have, nothing masked and nothing left unread."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        masked = int(np.ma.getmaskarray(values).sum())
+        raise InputError(f"{name}: expected no masked values, got {masked} of {values.size}; fill them or drop them")
+    if hasattr(values, "toarray"):
+        raise InputError(f"{name}: expected a dense column, got a sparse {type(values).__name__}; use .toarray()")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors that need a gradient or a GPU
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise InputError(f"{name}: expected a column, got {reason}; convert it to an array") from error
+    if array.ndim == 0 and array.dtype.kind not in "biuf":
+        got = "None" if values is None else f"a {type(values).__name__}"
+        raise InputError(f"{name}: expected a column, got {got}; give a list, an array or a Series")
+    return array
+
+
+def one_dimension(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """The array, unless it has another shape than ``[n]``."""
+    if array.ndim != 1:
+        raise InputError(f"{name}: expected one dimension, got shape {array.shape}; give one column, shape [n]")
+    return array
+
+
+def _doubles(name: str, column: NDArray[Any], *, booleans: bool) -> Floats:
+    """The values as doubles, by whether their type is a number, not by whether numpy could convert it."""
+    if column.dtype.kind in _KINDS:
+        got = _KINDS[column.dtype.kind]
+        raise InputError(f"{name}: expected a column of numbers, got {got}; convert it to numbers")
+    if column.dtype.kind == "b" and not booleans:
+        raise InputError(f"{name}: expected a column of numbers, got booleans; convert it to numbers")
+    if column.dtype.kind == "O":
+        good = np.fromiter((_is_number(value, booleans=booleans) for value in column), bool, len(column))
+        if not good.all():
+            row = int(np.argmin(good))
+            got = f"{column[row]!r:.60} in row {row}"
+            raise InputError(f"{name}: expected a column of numbers, got {got}; convert it to numbers")
+    try:
+        with np.errstate(over="ignore"):  # beyond the range of doubles is infinite, which is refused by its row
+            return column.astype(np.float64, copy=False)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{name}: expected numbers that fit a double, got {error}; rescale the column") from error
+
+
+def _is_number(value: object, *, booleans: bool) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return booleans
+    return isinstance(value, abstract.Real | Decimal)

@@ -346,7 +346,7 @@ def test_advice_owns_up_to_rows_that_were_fitted(log):
         ({"score": "logit"}, r"column logit: expected it in the frame, got only \["),
         ({"date": "device"}, r"device: expected dates, got .*'\w+'\)?; give dates, ISO text or day numbers"),
         ({"date": "score"}, r"score: expected dates, got .*; give dates, ISO text or day numbers"),
-        ({"label": "score"}, r"score: expected values in \[0, 1\], got"),
+        ({"label": "score"}, r"score: expected labels in \[0, 1\], got"),
     ],
 )  # fmt: skip
 def test_a_log_that_will_not_do_says_why(change, message, log, curves):

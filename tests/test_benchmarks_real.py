@@ -12,7 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.__main__ import main, names_of
-from benchmarks.real import parse, peers, tables, units
+from benchmarks.real import draws, parse, peers, tables, units
 from benchmarks.real.judge import Judge
 from benchmarks.real.lines import fit_lines, hierarchical_platt, platt, prob_of, smoothed
 from benchmarks.real.tasks import Rows, Task, catalogue, half_of, scored
@@ -150,13 +150,13 @@ def test_halves_are_disjoint_fixed_and_together_everything():
 
 def test_draws_are_the_same_for_every_method_and_have_both_classes():
     task = Task("tiny", rows(2000), rows(500, seed=1))
-    one, again, other = (units.drawn(task, units.Unit(200, draw)) for draw in (0, 0, 1))
+    one, again, other = (draws.drawn(task, draws.Unit(200, draw)) for draw in (0, 0, 1))
     assert (one.score == again.score).all()
     assert not (one.score == other.score).all()
     assert len(one) == 200
-    assert units.drawn(task, units.Unit(200, 0, "x 3 - 1")).score == pytest.approx(one.score * 3 - 1)
-    assert not units.possible(task.fit, 2000)
-    assert units.possible(task.fit, 200)
+    assert draws.drawn(task, draws.Unit(200, 0, "x 3 - 1")).score == pytest.approx(one.score * 3 - 1)
+    assert not draws.possible(task.fit, 2000)
+    assert draws.possible(task.fit, 200)
 
 
 def test_a_table_keeps_codes_that_mean_the_same_in_both_parts():
@@ -205,6 +205,7 @@ def test_options_are_read_and_others_refused(capsys):
 
 def test_finished_units_are_not_run_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ISOLAYER_DATA", str(tmp_path))
+    monkeypatch.setattr(units, "table_of", lambda name: tmp_path / "tiny-12345678.parquet")
     task = Task("tiny", rows(1500), rows(500, seed=1))
     monkeypatch.setattr(units, "_loaded", lambda name: (task, (Judge(task.test, 5), Judge(task.test, 0))))
     found = units.run_method("tiny", "Platt", quick=True)

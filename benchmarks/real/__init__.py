@@ -20,8 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import Row, quick
 from benchmarks.real import tables
+from benchmarks.real.draws import SCALES, SIZES
 from benchmarks.real.tasks import Half, catalogue, load
-from benchmarks.real.units import OURS, SCALES, SIZES, Found, methods, run_method
+from benchmarks.real.units import OURS, Found, methods, run_method
 from isolayer.errors import InputError
 
 TARGET = 5e-4  # largest mean loss to Platt at 200 rows on any scale

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata, t
 
+from benchmarks.real.draws import Unit
 from benchmarks.real.judge import METRICS
-from benchmarks.real.units import OURS, Found, Unit
+from benchmarks.real.units import OURS, Found
 
 Results = Mapping[str, Mapping[str, Found]]  # by task, then by method
 
@@ -91,7 +92,7 @@ def differences(results: Results, metric: str, size: int = 0) -> list[Difference
 
 
 def seconds(results: Results) -> dict[str, float]:
-    """Mean seconds of fit, predict and judging on all rows, by method."""
+    """Mean seconds of fit and predict on all rows, by method."""
     taken: dict[str, list[float]] = {}
     for by_method in results.values():
         for name, found in by_method.items():

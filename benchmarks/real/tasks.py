@@ -100,22 +100,26 @@ def catalogue(half: Half = "all") -> dict[str, tuple[str, Source, tuple[str, ...
 
 def load(name: str) -> Task:
     """The task of this name, built first if its table is not there."""
+    path, segments = table_of(name), catalogue()[name][2]
+    if not path.exists():
+        builder = catalogue()[name][0]
+        for made, table in import_module(f"benchmarks.real.{builder}").build():
+            _write(table, _path(builder, made))
+    return _task(name, pd.read_parquet(path), segments)
+
+
+def table_of(name: str) -> Path:
+    """The Parquet file of a task; its name has a hash of the builder's text, so that a new text builds anew."""
     known = catalogue()
     if name not in known:
         raise InputError(f"task: expected one of {', '.join(known)}, got {name!r}; choose one")
-    builder, source, segments = known[name]
-    return _task(name, pd.read_parquet(prepared(builder, source)), segments)
+    builder, source, _ = known[name]
+    return _path(builder, source.name)
 
 
-def prepared(builder: str, source: Source) -> Path:
-    """The table's Parquet file; its name has a hash of the builder's text, so that a new text builds anew."""
-    module = import_module(f"benchmarks.real.{builder}")
-    version = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
-    path = folder() / f"{source.name.replace(' ', '_')}-{version}.parquet"
-    if not path.exists():
-        for made, table in module.build():
-            _write(table, path.with_name(f"{made.replace(' ', '_')}-{version}.parquet"))
-    return path
+def _path(builder: str, source: str) -> Path:
+    text = Path(str(import_module(f"benchmarks.real.{builder}").__file__)).read_bytes()
+    return folder() / f"{source.replace(' ', '_')}-{hashlib.sha256(text).hexdigest()[:8]}.parquet"
 
 
 def folder() -> Path:

@@ -27,9 +27,9 @@ from isolayer.cli.sums import (
     quality,
     sizes,
 )
-from isolayer.curves.parquet_io import whole_file
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
+from isolayer.storage import whole_file
 
 
 def fit(
@@ -107,7 +107,7 @@ def update(
     on_bad_rows: BadRows = "error",
     json: Json = False,
 ) -> None:
-    """Add a day to a calibrator. The result is the fit of all days, without spec the earlier ones again.
+    """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.
 
     Both files, the sums and the calibrator, are replaced; if something is wrong, neither is. Give the day the same
     --weight and --negative-rate as the days before.

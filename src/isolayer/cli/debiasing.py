@@ -15,6 +15,7 @@ from isolayer.cli.files import writable
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
+from isolayer.storage import whole_file
 
 
 def demo(
@@ -65,7 +66,7 @@ def simulate(
             table |= {f"feature_{i}": values[:, i] for i in range(values.shape[1])}
         elif truth or not name.startswith(hidden):
             table[name] = values
-    with need("isolayer.curves.parquet_io").whole_file(out) as part:
+    with whole_file(out) as part:
         parquet.write_table(pa.table(table), part)
     show(
         {"rows": len(log["position"]), "columns": len(table), "click_rate": log["click"].mean(), "written": out},

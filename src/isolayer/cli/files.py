@@ -1,32 +1,17 @@
-"""Files that commands write: whether they can be, before any work is done, and then all of them or none."""
+"""Files that commands write: all of them or none."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from isolayer.curves.parquet_io import whole_file
-from isolayer.errors import InputError
+from isolayer.storage import whole_files, writable
 
-
-def writable(path: Path, option: str) -> None:
-    """Raise unless a file can stand at the path.
-
-    >>> writable(Path("nowhere/log.parquet"), "--out")
-    Traceback (most recent call last):
-        ...
-    isolayer.errors.InputError: --out: expected a folder that exists, got 'nowhere'; create it
-    """
-    if not path.parent.is_dir():
-        raise InputError(f"{option}: expected a folder that exists, got {str(path.parent)!r}; create it")
-    if path.is_dir():
-        raise InputError(f"{option}: expected a file, got the folder {str(path)!r}; name a file in it")
+__all__ = ["save_all", "writable"]
 
 
 def save_all(artefacts: dict[Path, Any]) -> None:
-    """Save curves and sums under their paths; an error leaves every file as it was."""
-    with ExitStack() as stack:
-        parts = [stack.enter_context(whole_file(path)) for path in artefacts]
+    """Save curves and sums under their paths, together: an error or a kill leaves every file as it was."""
+    with whole_files(*artefacts) as parts:
         for part, artefact in zip(parts, artefacts.values(), strict=True):
             artefact.save(part)

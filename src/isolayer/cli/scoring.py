@@ -13,6 +13,7 @@ from isolayer.cli.files import writable
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import show
 from isolayer.errors import InputError, need
+from isolayer.storage import whole_file
 
 BATCH = 65_536  # rows the model is asked about at once
 
@@ -42,7 +43,7 @@ def score(
     parts = [session.run(None, {"features": _matrix(part, columns)}) for part in rows.to_batches(max_chunksize=BATCH)]
     for name, values in zip(new, zip(*parts, strict=True), strict=True):
         rows = rows.append_column(name, [np.concatenate(values)])
-    with need("isolayer.curves.parquet_io").whole_file(out) as part:
+    with whole_file(out) as part:
         need("pyarrow.parquet").write_table(rows, part)
     show({"rows": len(rows), "columns": ", ".join(new), "written": out}, as_json=json)
     task = new[0].removesuffix("_relevance")

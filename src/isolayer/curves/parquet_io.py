@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -27,6 +25,7 @@ from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, encode
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
+from isolayer.storage import whole_file
 
 SCHEMA = 1  # raised when a reader of the number before could not make sense of the file
 
@@ -119,35 +118,6 @@ def _write(
     table = table.replace_schema_metadata({_META: json.dumps(meta).encode()})
     with whole_file(path) as part:
         pq.write_table(table, part, compression="zstd", write_page_checksum=True)
-
-
-@contextmanager
-def whole_file(path: str | PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside the path, which takes its place, synced, when the block ends without an error.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole_file(f"{folder}/a.txt") as part:
-    ...         _ = part.write_text("all of it")
-    ...     Path(f"{folder}/a.txt").read_text()
-    'all of it'
-    """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"path: expected a folder that exists, got {str(target.parent)!r}; create it")
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        yield Path(name)
-        os.fsync(descriptor)
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    finally:
-        os.close(descriptor)
-        Path(name).unlink(missing_ok=True)
-    folder = os.open(target.parent, os.O_RDONLY)  # the rename itself is on disk only when its folder is
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read(path: str | PathLike[str], kind: str) -> tuple[pa.Table, dict[str, Any]]:

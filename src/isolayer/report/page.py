@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from isolayer.curves.curves import Curves
-from isolayer.curves.parquet_io import whole_file
 from isolayer.errors import need
 from isolayer.fitting.histogram import Histogram
 from isolayer.report import charts, sections
@@ -25,6 +24,7 @@ from isolayer.report.evidence import Evidence, gather
 from isolayer.report.pack import Pack, add_curves, add_dots, add_table
 from isolayer.report.rows import from_histogram, from_log
 from isolayer.report.theme import COLOUR, PALETTE, SERIES, styled, ticks
+from isolayer.storage import whole_file
 
 Span = tuple[float, float]
 

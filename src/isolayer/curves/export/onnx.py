@@ -21,8 +21,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Unsupported
 
 from isolayer.curves.curves import NEAR, Curves
-from isolayer.curves.parquet_io import whole_file
 from isolayer.errors import InputError
+from isolayer.storage import whole_file
 
 Floating = Literal["float64", "float32"]
 

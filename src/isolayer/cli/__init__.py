@@ -1,21 +1,23 @@
-"""The command line: parse, call, print. Everything a command does is a function of the package; none of it is here."""
+"""The command line: parse, call, print. Everything that a command does is a function of the package."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
 from isolayer.errors import InputError, MissingExtra, need
 
-# Errors that speak of the user's files, by the module that has them, and what to try.
+# Errors of other packages that are about the user's files or machine, by module and name, and what to try.
 _OF_OTHERS = {
     ("builtins", "OSError"): "check the path, and that you may use it",
+    ("builtins", "MemoryError"): "use a machine with more memory, fewer contexts or a coarser grid",
     ("duckdb", "Error"): "check the log: its path, its format and its columns",
     ("ibis.common.exceptions", "IbisError"): "check the log: its path, its format and its columns",
     ("pyarrow", "ArrowException"): "check the file: whether it is whole, and in the format its name says",
 }
 
-_FAULTS = ("InternalException", "FatalException")  # of DuckDB: it failed itself, whatever it was given
+_FAULTS = ("InternalException", "FatalException")  # faults of DuckDB itself, whatever its input
 
 
 def main() -> None:
@@ -30,7 +32,10 @@ def main() -> None:
 
 
 def run() -> int:
-    """Run the command that was typed, and give its exit code; a user's mistake is one line and code 2."""
+    """Run the command and return its exit code. A user's mistake is one line and code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     try:
         need("typer")
         from isolayer.cli.app import app
@@ -49,16 +54,25 @@ def run() -> int:
 
 
 def line(error: Exception) -> str:
-    """What to print of a mistake: our own errors whole, of others the first line and what to try.
+    """The one line printed for a mistake: our own errors whole, the first line of others and what to try.
 
     >>> line(FileNotFoundError(2, "No such file or directory", "no/x.sql"))
     "[Errno 2] No such file or directory: 'no/x.sql'; check the path, and that you may use it"
     """
     if isinstance(error, InputError | MissingExtra):
-        return " ".join(str(error).split("\n"))
+        return visible(" ".join(str(error).split("\n")))
     first = next((text.strip() for text in str(error).splitlines() if text.strip()), type(error).__name__)
     hint = next(hint for kind, hint in _of_others().items() if isinstance(error, kind))
-    return f"{first.rstrip('.;')}; {hint}"
+    return visible(f"{first.rstrip('.;')}; {hint}")
+
+
+def visible(words: str) -> str:
+    r"""Text whose control characters, which could command a terminal, are written out; line breaks too.
+
+    >>> visible("\x1b[2Jgone"), visible("tab\there"), visible("naïve 日本 🙂")
+    ('\\x1b[2Jgone', 'tab\\there', 'naïve 日本 🙂')
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in words)
 
 
 def _mistakes() -> tuple[type[Exception], ...]:

@@ -24,17 +24,19 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from isolayer.cli import visible
+
 
 def note(text: str) -> None:
     """A line for people, on stderr.
 
     >>> note("guessed: --label click")
     """
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(visible(text), markup=False)
 
 
 def show(numbers: dict[str, Any], *, as_json: bool) -> None:
-    """Named figures, one a line, or a JSON object.
+    """Named figures, one per line, or a JSON object.
 
     >>> show({"rows": 3}, as_json=True)
     {"rows": 3}
@@ -50,7 +52,7 @@ def show(numbers: dict[str, Any], *, as_json: bool) -> None:
 def show_table(
     columns: Mapping[str, Sequence[Any]], *, as_json: bool, most: int | None = None, title: str = ""
 ) -> None:
-    """Columns as a table, the first ``most`` rows of it, or as JSON rows, one a line.
+    """Columns as a table, the first ``most`` rows of it, or as JSON rows, one per line.
 
     >>> show_table({"device": ["tv"], "ratio": [1.25]}, as_json=True)
     {"device": "tv", "ratio": 1.25}
@@ -63,7 +65,7 @@ def show_table(
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name, values in columns.items():
         numeric = all(isinstance(value, int | float | np.number) for value in values)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        table.add_column(visible(name.replace("_", " ")), justify="right" if numeric else "left")
     for row in rows[:most]:
         table.add_row(*(text(value) for value in row))
     # A pipe has no width: rows must not be folded there.
@@ -87,7 +89,7 @@ def text(value: Any) -> str:
     if isinstance(value, float | np.floating):
         number = float(value)
         return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
-    return str(value)
+    return visible(str(value))
 
 
 def plain(value: Any) -> Any:
@@ -108,7 +110,7 @@ def plain(value: Any) -> Any:
 
 
 class _TimeLeft(TimeRemainingColumn):
-    # What whoever does the work says is left, or else what the pace so far makes of it.
+    # The time left that the worker reports, or else an estimate from the pace so far.
     def render(self, task: Task) -> Text:
         left = task.fields.get("seconds_left")
         return super().render(task) if left is None else Text(f"{timedelta(seconds=round(left))} left")
@@ -116,7 +118,7 @@ class _TimeLeft(TimeRemainingColumn):
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Any]:
-    """A bar on stderr with the time left; call what it gives with (done, total, what is under way, seconds left)."""
+    """A progress bar on stderr; call the function it yields with (done, total, current task, seconds left)."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,20 @@ def test_rooms_import_downwards_only():
         text=True,
     )
     assert result.returncode == 0, result.stdout
+
+
+def test_the_architecture_page_draws_the_tree_as_it_is():
+    """Its listing names every room and module of the package, no other, in the order of the layers."""
+    root = SOURCE.parents[1]
+    drawn = (root / "docs" / "architecture.md").read_text().partition("```text\n")[2].partition("```")[0]
+    names = [line.split()[0] for line in drawn.splitlines() if line.startswith("  ")]
+    present = {f"{path.name}/" if path.is_dir() else path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
+    assert set(names) == present - {"py.typed"}
+    assert len([name for name in names if name.endswith(".py")]) <= 9
+    layers = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    rank = {name.strip(" ()"): depth for depth, layer in enumerate(layers) for name in layer.split("|")}
+    depths = [rank[name.removesuffix("/").removesuffix(".py")] for name in names if name != "__init__.py"]
+    assert depths == sorted(depths)
 
 
 def test_all_is_sorted_and_is_what_can_be_imported():

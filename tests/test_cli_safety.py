@@ -1,0 +1,159 @@
+"""Commands destroy nothing: inputs survive, literal paths win, odd names can be given, mistakes are one line."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_cli import log, run
+
+from isolayer import Curves
+from isolayer.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def day(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(log(), "day.parquet")
+    return tmp_path
+
+
+def isolayer(*arguments, **options):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "isolayer", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("alias", ["day.parquet", "./day.parquet", "link.parquet", "hard.parquet"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "day.parquet", "--out"),
+        ("fit", "day.parquet", "--out", "curves.parquet", "--sums"),
+        ("fit", "da*.parquet", "--out"),
+        ("report", "day.parquet", "--out"),
+        ("apply", "day.parquet", "--out"),
+    ],
+    ids=lambda command: " ".join((command[0], command[1], command[-1])),
+)
+def test_no_command_overwrites_its_log_by_whatever_name(day, command, alias):
+    run("fit", "day.parquet", "--out", "curves.parquet")
+    Path("link.parquet").symlink_to("day.parquet")
+    os.link("day.parquet", "hard.parquet")
+    before = Path("day.parquet").read_bytes()
+    with pytest.raises(InputError, match=rf"^{command[-1]}: expected another file than"):
+        run(*command, alias)
+    assert Path("day.parquet").read_bytes() == before
+
+
+def test_no_command_overwrites_the_curves_it_reads(day):
+    run("fit", "day.parquet", "--sums", "sums.parquet")
+    for arguments in (
+        ("apply", "day.parquet", "--curves", "curves.parquet", "--out", "curves.parquet"),
+        ("report", "day.parquet", "--curves", "curves.parquet", "--out", "curves.parquet"),
+        ("export", "curves.parquet", "--out", "curves.parquet"),
+        ("update", "sums.parquet", "day.parquet", "--curves", "sums.parquet"),
+    ):
+        before = {path: path.read_bytes() for path in Path().glob("*.parquet")}
+        with pytest.raises(InputError, match=r"expected another file than|expected curves, got histogram"):
+            run(*arguments)
+        assert {path: path.read_bytes() for path in Path().glob("*.parquet")} == before
+
+
+@pytest.mark.parametrize("name", ["day[1].parquet", "day?.parquet", "da*.parquet", "a b.parquet", "o'clock.parquet"])
+def test_a_path_that_exists_is_read_literally(day, name):
+    shutil.copy("day.parquet", "day1.parquet")
+    pq.write_table(log(seed=5, rows=700), name)
+    result = run("fit", name, "--json")
+    assert '"rows": 700' in result.stdout
+    run("apply", name, "--out", "out.parquet")
+    assert pq.read_metadata("out.parquet").num_rows == 700
+
+
+def test_a_pipe_is_a_log(day):
+    os.mkfifo("pipe.csv")
+    text = "prob,click\n" + "".join(f"{p:.3f},{int(p > 0.5)}\n" for p in np.linspace(0.01, 0.99, 300))
+    writer = threading.Thread(target=lambda: Path("pipe.csv").write_text(text))
+    writer.start()
+    result = run("fit", "pipe.csv", "--json")
+    writer.join()
+    assert '"rows": 300' in result.stdout
+
+
+def device(path):
+    """A device that swallows everything, made here so that no test can harm the real one."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root can make a device")
+
+
+def test_a_device_is_no_log(day):
+    device("null")
+    with pytest.raises(InputError, match=r"^log: expected a file, a folder or a pipe, got the device 'null'"):
+        run("fit", "null")
+
+
+@pytest.mark.parametrize(("out", "make"), [("null", device), ("pipe", os.mkfifo), ("folder", os.mkdir)])
+def test_an_output_that_is_no_file_is_refused(day, out, make):
+    make(out)
+    kind = Path(out).stat().st_mode
+    with pytest.raises(InputError, match=r"^--out: expected a file, got"):
+        run("fit", "day.parquet", "--out", out)
+    assert Path(out).stat().st_mode == kind
+
+
+@pytest.mark.parametrize("names", [["a,b", "c d"], ["[x]", '"q"'], ["platform", "a,b"]])
+def test_columns_of_any_name_can_be_given(day, names):
+    table = pq.read_table("day.parquet")
+    for place, name in enumerate(names):
+        table = table.append_column(name, table["device"] if place == 0 else table["day"])
+    pq.write_table(table, "odd.parquet")
+    repeated = [word for name in names for word in ("--contexts", name)]
+    run("fit", "odd.parquet", *repeated)
+    assert Curves.load("curves.parquet").contexts == tuple(names)
+    listed = "[" + ", ".join('"' + name.replace('"', '\\"') + '"' for name in names) + "]"
+    run("fit", "odd.parquet", "--contexts", listed, "--out", "again.parquet")
+    assert Curves.load("again.parquet").contexts == tuple(names)
+    run("fit", "odd.parquet", "--contexts", "device,day", "--out", "plain.parquet")
+    assert Curves.load("plain.parquet").contexts == ("device", "day")
+
+
+def test_control_characters_in_values_are_printed_visibly(day):
+    rows = log()
+    evil = pa.array([f"\x1b]0;owned\x07{device}\nnext" for device in rows["device"].to_pylist()])
+    pq.write_table(rows.append_column("name", evil), "evil.parquet")
+    run("fit", "evil.parquet", "--contexts", "name")
+    printed = run("check", "evil.parquet").output
+    assert "\x1b" not in printed
+    assert "\\x1b]0;owned\\x07app\\nnext" in printed
+    result = isolayer("fit", "evil.parquet", "--label", "\x1b[2J")
+    assert result.returncode == 2
+    assert "\x1b" not in result.stderr
+    assert (
+        result.stderr.strip()
+        .splitlines()[-1]
+        .startswith("isolayer: --label: expected a column of the log, got '\\\\x1b")
+    )
+
+
+def test_low_memory_ends_in_one_line(day):
+    def limited():
+        resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
+
+    pq.write_table(log(rows=2_000_000).select(["prob", "click"]), "large.parquet")
+    result = isolayer("fit", "large.parquet", "--out", "curves.parquet", preexec_fn=limited)
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, 2)

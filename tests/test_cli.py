@@ -252,8 +252,13 @@ def test_export_writes_sql_onnx_and_parquet(folder):
     fit()
     assert run("export", "curves.parquet").stdout.startswith("WITH")
     run("export", "curves.parquet", "--out", "curves.onnx")
-    assert onnxruntime.InferenceSession("curves.onnx").get_inputs()
+    rows = pq.read_table("day1.parquet")
+    prob, device = rows["prob"].to_numpy(), np.array(rows["device"].to_pylist(), dtype=object)
+    (served,) = onnxruntime.InferenceSession("curves.onnx").run(None, {"score": prob, "device": device})
+    expected = Curves.load("curves.parquet").predict_proba(prob, {"device": device})
+    np.testing.assert_allclose(served, expected, atol=1e-12)
     run("export", "curves.parquet", "--out", "curves.sql", "--dialect", "spark")
+    assert Path("curves.sql").read_text() == Curves.load("curves.parquet").to_sql("spark") + "\n"
     run("export", "curves.parquet", "--out", "copy.parquet")
     assert np.array_equal(Curves.load("copy.parquet").values, Curves.load("curves.parquet").values)
     with pytest.raises(InputError, match=r"--out: expected a name ending in .onnx, .sql or .parquet, got 'curves.doc'"):

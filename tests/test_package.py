@@ -37,7 +37,9 @@ def test_the_architecture_page_draws_the_tree_as_it_is():
     root = SOURCE.parents[1]
     drawn = (root / "docs" / "architecture.md").read_text().partition("```text\n")[2].partition("```")[0]
     names = [line.split()[0] for line in drawn.splitlines() if line.startswith("  ")]
-    present = {f"{path.name}/" if path.is_dir() else path.name for path in SOURCE.iterdir() if path.name != "__pycache__"}
+    present = {
+        f"{path.name}/" if path.is_dir() else path.name for path in SOURCE.iterdir() if path.name != "__pycache__"
+    }
     assert set(names) == present - {"py.typed"}
     assert len([name for name in names if name.endswith(".py")]) <= 9
     layers = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from isolayer.cli.columns import SCORES, column, distinct, names
-from isolayer.cli.files import save_all, writable
+from isolayer.cli.files import check_output, save_all
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import show
 from isolayer.cli.sums import (
@@ -27,9 +27,10 @@ from isolayer.cli.sums import (
     quality,
     sizes,
 )
+from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
-from isolayer.storage import whole_file
+from isolayer.storage import locked, whole_file
 
 
 def fit(
@@ -41,17 +42,20 @@ def fit(
     weight: Weight = None,
     scale: Scale = None,
     negative_rate: Rate = None,
-    sums: Annotated[Path | None, typer.Option(help="Also write the sums, for `update` to add days to.")] = None,
+    sums: Annotated[
+        Path | None, typer.Option(help="Also write the sums of this log, to which `update` adds days.")
+    ] = None,
     on_bad_rows: BadRows = "error",
     json: Json = False,
 ) -> None:
-    """Fit a calibrator to a log of scores and labels. One monotone curve a context, exactly, with nothing to tune.
+    """Fit a calibrator to a log of scores and labels. One monotone curve per context, fitted exactly; nothing to tune.
 
-    Only sums leave the engine that reads the log. Without --contexts there is one curve for all rows; with
-    --contexts platform,position each platform is drawn to all rows, and each position to its platform.
+    Only sums leave the engine that reads the log. Without --contexts there is one curve for all rows. With --contexts
+    platform,position there is one curve per platform, shrunk towards that of all rows, and one per position on each
+    platform, shrunk towards that of the platform.
 
-    A log without scores gets them by `isolayer train` and `isolayer score`. From here go on with `isolayer report`
-    to look at the fit, `isolayer apply` or `isolayer export` to use it, and `isolayer check` to watch it.
+    For a log without scores, run `isolayer train` and `isolayer score` first. Afterwards, `isolayer report` shows the
+    fit, `isolayer apply` and `isolayer export` use it, and `isolayer check` watches it.
 
     Example: isolayer fit 'logs/*.parquet' --score prob --label click --contexts platform,position
     """
@@ -59,7 +63,7 @@ def fit(
 
     files = {"--out": out} if sums is None else {"--out": out, "--sums": sums}
     for option, path in files.items():
-        writable(path, option)
+        check_output(path, option, log)
     if sums is not None and sums.resolve() == out.resolve():
         raise InputError(f"--sums: expected another file than --out, got {str(sums)!r} for both; rename one")
     table = read(log)
@@ -84,7 +88,7 @@ def apply(
 
     Example: isolayer apply 'today/*.parquet' --curves curves.parquet --score prob --out calibrated.parquet
     """
-    writable(out, "--out")
+    check_output(out, "--out", log, curves)
     table, fitted = read(log), load(curves)
     name = column(score, "--score", SCORES, table.columns, log)
     rows = fitted.apply_table(table, score=name, prob=column_name)
@@ -102,15 +106,15 @@ def update(
     label: Label = None,
     weight: Weight = None,
     negative_rate: Rate = None,
-    keep: Annotated[float, typer.Option(help="What the days so far still count for: 0.5 forgets half.")] = 1.0,
+    keep: Annotated[float, typer.Option(help="Weight of the days so far: 0.5 counts them half.")] = 1.0,
     remove: Annotated[bool, typer.Option("--remove", help="Take the day out again instead.")] = False,
     on_bad_rows: BadRows = "error",
     json: Json = False,
 ) -> None:
     """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.
 
-    Both files, the sums and the calibrator, are replaced; if something is wrong, neither is. Give the day the same
-    --weight and --negative-rate as the days before.
+    Both files, the sums and the calibrator, are replaced together; if something is wrong, neither is. Two updates of
+    the same files wait for each other. Give the day the same --weight and --negative-rate as the days before.
 
     Example: isolayer update sums.parquet today.parquet --curves curves.parquet --keep 0.9
     """
@@ -118,22 +122,22 @@ def update(
 
     if not 0 < keep < np.inf:
         raise InputError(f"--keep: expected a positive number, got {keep}; 1 keeps the days so far, 0.5 forgets half")
-    old, before = Histogram.load(sums), load(curves)
-    if old.contexts != before.contexts:
-        raise InputError(
-            f"--curves: expected the calibrator of the sums, by {_listed(old.contexts)}, got one by "
-            f"{_listed(before.contexts)} in {str(curves)!r}; give the one that `isolayer fit --sums` wrote with them"
+    for path, option in ((sums, "SUMS"), (curves, "--curves")):
+        check_output(path, option, log)
+    table = read(log)
+    with locked(sums, curves):
+        old, before = Histogram.load(sums), load(curves)
+        _refuse_strangers(old, before, curves)
+        day, _ = histogram_of_log(
+            Rows(log, table, score, label, weight, before.scale, negative_rate, on_bad_rows), old.contexts
         )
-    day, _ = histogram_of_log(
-        Rows(log, read(log), score, label, weight, before.scale, negative_rate, on_bad_rows), old.contexts
-    )
-    kept = old if keep == 1 else old.scaled(keep)
-    total = kept.subtract(day) if remove else kept.merge(day)
-    calibrator = IsotonicCalibrator(old.contexts, scale=before.scale)
-    fitted = calibrator.fit_histogram(total).curves_
-    change = float(np.max(before.compare(fitted)["largest"]))
-    figures = {**quality(fitted, total), "largest_change": change, "written": curves}
-    save_all({sums: total, curves: fitted})
+        kept = old if keep == 1 else old.scaled(keep)
+        total = kept.subtract(day) if remove else kept.merge(day)
+        calibrator = IsotonicCalibrator(old.contexts, scale=before.scale)
+        fitted = calibrator.fit_histogram(total).curves_
+        change = float(np.max(before.compare(fitted)["largest"]))
+        figures = {**quality(fitted, total), "largest_change": change, "written": curves}
+        save_all({sums: total, curves: fitted})
     show(figures, as_json=json)
 
 
@@ -155,7 +159,7 @@ def export(
         return
     if kind not in (".onnx", ".sql", ".parquet"):
         raise InputError(f"--out: expected a name ending in .onnx, .sql or .parquet, got {out!r}; rename it")
-    writable(Path(out), "--out")
+    check_output(Path(out), "--out", curves)
     if kind == ".onnx":
         fitted.to_onnx(out)
     elif kind == ".sql":
@@ -165,6 +169,15 @@ def export(
     else:
         fitted.save(out)
     show({**sizes(fitted), "written": out}, as_json=json)
+
+
+def _refuse_strangers(sums: Histogram, curves: Curves, path: Path) -> None:
+    """Raise unless the calibrator is the one of the sums."""
+    if sums.contexts != curves.contexts:
+        raise InputError(
+            f"--curves: expected the calibrator of the sums, by {_listed(sums.contexts)}, got one by "
+            f"{_listed(curves.contexts)} in {str(path)!r}; give the one that `isolayer fit --sums` wrote with them"
+        )
 
 
 def _refuse_one_class(histogram: Histogram) -> None:

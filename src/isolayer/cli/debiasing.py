@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from isolayer.cli.columns import LABELS, Features, column, distinct, matching, names, next_step, refuse_text
-from isolayer.cli.files import writable
+from isolayer.cli.files import check_output
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
@@ -51,7 +51,7 @@ def simulate(
 
     Example: isolayer simulate --sessions 50000 --days 7 --out log.parquet
     """
-    writable(out, "--out")
+    check_output(out, "--out")
     pa, parquet = need("pyarrow"), need("pyarrow.parquet")
     simulation = need("isolayer.simulate")
     behaviours = {"position": simulation.PositionBased, "trust": simulation.Trust}

@@ -1,13 +1,29 @@
-"""Files that commands write: all of them or none."""
+"""Files that commands write: never over what they read, and all of them or none."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from isolayer.storage import whole_files, writable
+from isolayer.cli.logs import files_of
+from isolayer.storage import refuse_same_file, whole_files, writable
 
-__all__ = ["save_all", "writable"]
+
+def check_output(out: Path, option: str, *inputs: str | Path) -> None:
+    """Raise unless a file can be written at the path, and it is none of the inputs under whatever name.
+
+    Args:
+        out: The file to write.
+        option: The option that names it, for the error.
+        inputs: Paths, globs or folders that the command reads.
+
+    >>> check_output(Path("nowhere/log.parquet"), "--out")
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: --out: expected a folder that exists, got 'nowhere'; create it
+    """
+    writable(out, option)
+    refuse_same_file(out, *(file for one in inputs for file in files_of(str(one))), name=option)
 
 
 def save_all(artefacts: dict[Path, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from isolayer.cli.columns import Features, matching, next_step, refuse_text
-from isolayer.cli.files import writable
+from isolayer.cli.files import check_output
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import show
 from isolayer.errors import InputError, need
@@ -32,7 +32,7 @@ def score(
 
     Example: isolayer score log.parquet --features 'feature_*' --model model/serving.onnx --out scored.parquet
     """
-    writable(out, "--out")
+    check_output(out, "--out", log, model)
     table, session = read(log), _session(model)
     columns = matching(features, list(table.columns))
     new = _new_columns(session, columns, list(table.columns))

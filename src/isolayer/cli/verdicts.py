@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from isolayer.cli.columns import LABELS, SCORES, column
-from isolayer.cli.files import writable
+from isolayer.cli.files import check_output
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import note, show, show_table
 from isolayer.cli.sums import BadRows, CurvesFile, Label, Rate, Rows, Score, Weight, histogram_of_log, load
@@ -102,7 +102,7 @@ def report(
     """
     from isolayer.report import write
 
-    writable(out, "--out")
+    check_output(out, "--out", log, curves, *([bias] if bias else []))
     table, fitted = read(log), load(curves)
     score_name = column(score, "--score", SCORES, table.columns, log)
     label_name = column(label, "--label", LABELS, table.columns)

@@ -174,7 +174,10 @@ def test_missing_keys_merge():
             "context c: expected 1 rows like the other columns, got 2; align the columns",
         ),
         (([[0.0]], [1]), r"logit: expected one dimension, got shape \(1, 1\); give one column"),
-        (([0.0], [1], None, None, [127]), "fold: expected integers from 0 to 126, got int64 values; number the folds"),
+        (
+            ([0.0], [1], None, None, [127]),
+            "fold: expected integers from 0 to 126, got 127 in row 0; number them from 0",
+        ),
     ],
 )
 def test_rows_that_cannot_be_summed(rows, message):

@@ -91,19 +91,23 @@ def test_rounds_of_em_change_the_result():
 @pytest.mark.parametrize(
     ("columns", "weight", "text"),
     [
-        (([1], [0, 1], [0, 1]), None, "columns: expected one length above 0, got [1, 2]; align them"),
-        (([], [], []), None, "columns: expected one length above 0, got [0]; align them"),
+        (([1], [0, 1], [0, 1]), None, "item: expected 2 rows like the other columns, got 1; align the columns"),
+        (([], [], []), None, "position: expected at least one row, got 0; check the filter that made this table"),
         (
             ([1, 1], [0, 2], [0, 1]),
             None,
-            "position: expected integers from 0 to 1, got others; count positions from 0",
+            "position: expected integers from 0 to 1, got 2 in row 1; number them from 0",
         ),
         (
             ([1, 1], [0, 1], [0, 2]),
             None,
-            "label: expected 0 or 1, got other values; a propensity is estimated from events",
+            "label: expected labels in [0, 1], got 2.0 in row 1; give 0 and 1, or a soft label between them",
         ),
-        (([1, 1], [0, 1], [0, 1]), [1, -1], "weight: expected finite numbers >= 0, got others; check the column"),
+        (
+            ([1, 1], [0, 1], [0, 1]),
+            [1, -1],
+            "weight: expected numbers >= 0, got -1.0 in row 1; drop those rows or clip their weights",
+        ),
     ],
 )
 def test_bad_columns_are_refused(columns, weight, text):
@@ -115,4 +119,4 @@ def test_bad_columns_are_refused(columns, weight, text):
 def test_bad_features_are_refused():
     with pytest.raises(InputError) as caught:
         em_propensity([[np.nan], [1.0]], [0, 1], [0, 1], positions=2)
-    assert str(caught.value) == "features: expected finite numbers [2, columns], got (2, 1); check them"
+    assert str(caught.value) == "features: expected finite numbers, got nan at [0, 0]; drop or repair those rows"

@@ -7,12 +7,13 @@ Both estimators assume the position-based model, :math:`P(click) = e_k\, r`, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting.columns import numbers, some, whole
+from isolayer.metrics import rows
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -134,11 +135,8 @@ def em_propensity(
     >>> em_propensity(x, position, click, positions=2).round(1).tolist()
     [1.0, 0.5]
     """
-    table = np.asarray(features, np.float64)
-    rows = np.zeros(len(table), np.int64)
-    _, where, clicked, weights = _columns(rows, position, label, weight, positions)
-    if table.ndim != 2 or len(table) != len(where) or not np.isfinite(table).all():
-        raise InputError(f"features: expected finite numbers [{len(where)}, columns], got {table.shape}; check them")
+    table = numbers("features", features, dims=2)
+    _, where, clicked, weights = _columns(np.zeros(len(table)), position, label, weight, positions)
     table = np.column_stack([np.ones(len(table)), table])
     coefficients = np.zeros(table.shape[1])
     shown = np.maximum(np.bincount(where, weights, positions), _NEAR)
@@ -164,16 +162,9 @@ def _columns(
     item: ArrayLike, position: ArrayLike, label: ArrayLike, weight: ArrayLike | None, positions: int
 ) -> tuple[Ids, Ids, Floats, Floats]:
     """Item codes, positions, labels and weights, each ``[n]``, checked."""
-    where, clicked = np.asarray(position), np.asarray(label, np.float64)
-    _, key = np.unique(np.asarray(item), return_inverse=True)
-    weights: NDArray[Any] = np.ones(len(where)) if weight is None else np.asarray(weight, np.float64)
-    sizes = {len(column) for column in (key, where, clicked, weights)}
-    if len(sizes) > 1 or not len(where):
-        raise InputError(f"columns: expected one length above 0, got {sorted(sizes)}; align them")
-    if where.dtype.kind not in "iu" or where.min() < 0 or where.max() >= positions:
-        raise InputError(f"position: expected integers from 0 to {positions - 1}, got others; count positions from 0")
+    where = some("position", whole("position", position, positions))
+    key, _ = rows.codes("item", item, len(where))
+    clicked = rows.labels(label, len(where))
     if not np.isin(clicked, (0.0, 1.0)).all():
-        raise InputError("label: expected 0 or 1, got other values; a propensity is estimated from events")
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise InputError("weight: expected finite numbers >= 0, got others; check the column")
-    return key.astype(np.int64), where.astype(np.int64), clicked, weights
+        raise InputError("label: expected 0 or 1, got soft labels; a propensity is estimated from events")
+    return key.astype(np.int64), where, clicked, rows.weights(weight, len(where))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numbers as abstract
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +18,20 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 
 Floats = NDArray[np.float64]
+Number = TypeVar("Number", np.float64, np.int64)
 
 _REPAIR = "drop or repair those rows"
 _KINDS = {"U": "text", "S": "bytes", "M": "dates", "m": "time differences", "c": "complex numbers", "V": "records"}
 
 
-def numbers(name: str, values: Any, rows: int | None = None, *, booleans: bool = False) -> Floats:
+def numbers(name: str, values: Any, rows: int | None = None, *, dims: int | None = 1, booleans: bool = False) -> Floats:
     """A column as doubles, all of them finite, shape ``[n]``.
 
     Args:
         name: What to call the column in an error.
         values: The column.
         rows: How many rows it must have; by default any number.
+        dims: How many dimensions it must have; None for any number but 0.
         booleans: Whether False and True may stand for 0 and 1.
 
     >>> numbers("score", [1, 2]).tolist()
@@ -39,14 +41,33 @@ def numbers(name: str, values: Any, rows: int | None = None, *, booleans: bool =
         ...
     isolayer.errors.InputError: score: expected a column of numbers, got text; convert it to numbers
     """
-    column = one_dimension(name, array_of(name, values))
+    column = _doubles(name, shaped(name, array_of(name, values), dims), booleans=booleans)
     if rows is not None:
         same_length(name, len(column), rows)
-    column = _doubles(name, column, booleans=booleans)
     finite = np.isfinite(column)
     if not finite.all():
         refuse(name, column, finite, "finite numbers", _REPAIR)
     return column
+
+
+def whole(name: str, values: Any, below: int, rows: int | None = None, *, dims: int = 1) -> NDArray[np.int64]:
+    """Integers from 0 to ``below - 1``: positions, folds, indices.
+
+    >>> whole("position", [0, 3], 3)
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: position: expected integers from 0 to 2, got 3 in row 1; number them from 0
+    """
+    column = shaped(name, array_of(name, values), dims)
+    if column.dtype.kind not in "iu" and column.size:
+        got = f"{column.dtype} values"
+        raise InputError(f"{name}: expected integers from 0 to {below - 1}, got {got}; number them from 0")
+    if rows is not None:
+        same_length(name, len(column), rows)
+    inside = (column >= 0) & (column < below)
+    if not inside.all():
+        refuse(name, column, inside, f"integers from 0 to {below - 1}", "number them from 0")
+    return column.astype(np.int64, copy=False)
 
 
 def probs(
@@ -95,10 +116,25 @@ def weights(name: str, values: Any, rows: int | None = None) -> Floats:
     return column
 
 
+def some(name: str, column: NDArray[Number]) -> NDArray[Number]:
+    """The column, unless it is empty.
+
+    >>> some("score", np.empty(0))
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: score: expected at least one row, got 0; check the filter that made this table
+    """
+    if column.size == 0:
+        raise InputError(f"{name}: expected at least one row, got 0; check the filter that made this table")
+    return column
+
+
 def refuse(name: str, column: NDArray[Any], good: NDArray[np.bool_], rule: str, advice: str) -> None:
-    """Raise an error that names the first row that is not good, and says how many more there are."""
-    row, more = int(np.argmin(good)), len(good) - int(good.sum()) - 1
-    got = f"{column[row]} in row {row}" + (f" and {more} more such rows" if more else "")
+    """Raise an error that names the first value that is not good, and says how many more there are."""
+    first = np.unravel_index(int(np.argmin(good)), good.shape)
+    more = good.size - int(good.sum()) - 1
+    where = f"in row {first[0]}" if good.ndim == 1 else f"at {[int(place) for place in first]}"
+    got = f"{column[first]} {where}" + (f" and {more} more" if more else "")
     raise InputError(f"{name}: expected {rule}, got {got}; {advice}")
 
 
@@ -132,11 +168,14 @@ def array_of(name: str, values: Any) -> NDArray[Any]:
     return array
 
 
-def one_dimension(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """The array, unless it has another shape than ``[n]``."""
-    if array.ndim != 1:
-        raise InputError(f"{name}: expected one dimension, got shape {array.shape}; give one column, shape [n]")
-    return array
+def shaped(name: str, array: NDArray[Any], dims: int | None = 1) -> NDArray[Any]:
+    """The array, unless it has another number of dimensions."""
+    if array.ndim == dims or (dims is None and array.ndim):
+        return array
+    rule, advice = ("an array", "give one") if dims is None else (f"{dims} dimensions", "reshape it")
+    if dims == 1:
+        rule, advice = "one dimension", "give one column, shape [n]"
+    raise InputError(f"{name}: expected {rule}, got shape {array.shape}; {advice}")
 
 
 def _doubles(name: str, column: NDArray[Any], *, booleans: bool) -> Floats:

@@ -111,7 +111,7 @@ class Histogram:
         """
         grid, context = grid or Grid(), context or {}
         logits, labels, weights = _checked_rows(logit, label, weight)
-        folds = np.zeros(len(logits), np.int64) if fold is None else _checked_folds(fold, len(logits))
+        folds = np.zeros(len(logits), np.int64) if fold is None else columns.whole("fold", fold, 127, len(logits))
         coded = {name: encode(column, name) for name, column in context.items()}
         for name, (_, codes) in coded.items():
             columns.same_length(f"context {name}", len(codes), len(logits))
@@ -380,11 +380,3 @@ def _checked_rows(logit: ArrayLike, label: ArrayLike, weight: ArrayLike | None) 
     if weights is not None and not (small := weights <= MOST_WEIGHT).all():
         columns.refuse("weight", weights, small, f"numbers from 0 to {MOST_WEIGHT}", "rescale the weights to mean 1")
     return logits, labels, weights
-
-
-def _checked_folds(fold: ArrayLike, rows: int) -> NDArray[np.int64]:
-    folds = np.asarray(fold)
-    columns.same_length("fold", len(folds), rows)
-    if folds.dtype.kind not in "iu" or (rows and not (folds.min() >= 0 and folds.max() < 127)):
-        raise InputError(f"fold: expected integers from 0 to 126, got {folds.dtype} values; number the folds from 0")
-    return folds.astype(np.int64)

@@ -28,17 +28,17 @@ def finite(name: str, values: Any, rows: int | None = None, *, booleans: bool = 
         ...
     isolayer.errors.InputError: score: expected at least one row, got 0; check the filter that made this table
     """
-    return _some(name, columns.numbers(name, values, rows, booleans=booleans))
+    return columns.some(name, columns.numbers(name, values, rows, booleans=booleans))
 
 
 def probs(values: Any, name: str = "prob") -> Floats:
     """Probabilities, 0 and 1 included."""
-    return _some(name, columns.probs(name, values))
+    return columns.some(name, columns.probs(name, values))
 
 
 def labels(values: Any, rows: int | None = None, name: str = "label") -> Floats:
     """Labels in ``[0, 1]``: a fraction is a soft label, that much of a positive row and the rest of a negative."""
-    return _some(name, columns.labels(name, values, rows))
+    return columns.some(name, columns.labels(name, values, rows))
 
 
 def weights(values: Any | None, rows: int) -> Floats:
@@ -94,12 +94,6 @@ def same_length(name: str, column: NDArray[Any], rows: int) -> None:
     columns.same_length(name, column.shape[0], rows)
 
 
-def _some(name: str, column: Floats) -> Floats:
-    if column.size == 0:
-        raise InputError(f"{name}: expected at least one row, got 0; check the filter that made this table")
-    return column
-
-
 def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     """Segment of each row as ``0 .. segments - 1``, and the value each stands for, sorted.
 
@@ -107,8 +101,10 @@ def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     >>> code.tolist(), keys.tolist()
     ([1, 0, 1], ['ios', 'web'])
     """
-    column = columns.one_dimension(name, columns.array_of(name, values))
+    column = columns.shaped(name, columns.array_of(name, values))
     same_length(name, column, rows)
+    if column.dtype.kind in "cV":
+        raise InputError(f"{name}: expected strings, numbers or dates, got {column.dtype}; convert the column")
     # NaN and NaT differ from themselves; None does not.
     missing = (
         np.array([value is None or value != value for value in column]) if column.dtype == object else column != column

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting.columns import numbers, some, weights
 
 Column = NDArray[np.float64]
 CHUNK = 2**22  # numbers that a temporary array may hold
@@ -97,8 +98,8 @@ def expected_reward(target_prob: ArrayLike, reward_hat: ArrayLike) -> Column:
     >>> expected_reward([[0.5, 0.5]], [[0.2, 0.4]]).round(3).tolist()
     [0.3]
     """
-    target, reward = np.asarray(target_prob, float), np.asarray(reward_hat, float)
-    if target.ndim != 2 or target.shape != reward.shape:
+    target, reward = numbers("target_prob", target_prob, dims=2), numbers("reward_hat", reward_hat, dims=2)
+    if target.shape != reward.shape:
         raise InputError(
             f"reward_hat: expected the shape of target_prob, {list(target.shape)}, got {list(reward.shape)}; "
             "give [n, actions] twice"
@@ -237,21 +238,16 @@ def require(name: str, column: Column, holds: NDArray[np.bool_], rule: str, advi
 
 
 def columns(**given: ArrayLike) -> list[Column]:
-    """Columns of numbers by name, all of one length and finite, weights non-negative.
+    """Columns of numbers by name, all of one length and finite, weights non-negative; rewards may be booleans.
 
-    >>> columns(reward=[1, 0], weight=[0.5, 2])[1].tolist()
-    [0.5, 2.0]
+    >>> columns(reward=[True, False], weight=[0.5, 2])[0].tolist()
+    [1.0, 0.0]
     """
-    found = {name: np.asarray(value, float) for name, value in given.items()}
-    first = next(iter(found))
-    for name, column in found.items():
-        if column.ndim != 1 or column.shape != found[first].shape or not column.size:
-            raise InputError(
-                f"{name}: expected one number per row, as {first}, got shape {list(column.shape)} "
-                f"against {list(found[first].shape)}; give 1-d columns of equal length"
-            )
-        if not np.isfinite(column).all():
-            raise InputError(f"{name}: expected finite numbers, got NaN or infinity; drop or repair those rows")
-    if "weight" in found:
-        require("weight", found["weight"], found["weight"] >= 0, "numbers >= 0", "check the propensities")
-    return list(found.values())
+    found, rows = list[Column](), None
+    for name, values in given.items():
+        read = (
+            weights(name, values, rows) if name == "weight" else numbers(name, values, rows, booleans=name == "reward")
+        )
+        rows = some(name, read).size
+        found.append(read)
+    return found

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
+from isolayer.fitting.columns import array_of, numbers, some, whole
 from isolayer.policy.estimators import CHUNK, Column, Estimate, columns, importance_weight, require
 
 _LOG_TIME_STEP = 0.3  # step of the quadrature over arrival times; its error is about exp(-pi^2 / step) = 5e-15
@@ -105,9 +106,9 @@ def exposure(placement: ArrayLike, examination: ArrayLike) -> Column:
     >>> exposure([[0.75, 0.25], [0.25, 0.75]], [[1.0, 0.5], [1.0, 0.1]]).tolist()
     [0.875, 0.325]
     """
-    shares, seen = np.asarray(placement, float), np.asarray(examination, float)
+    shares, seen = numbers("placement", placement, dims=None), numbers("examination", examination, dims=None)
     for name, values in (("placement", shares), ("examination", seen)):
-        require(name, values, np.isfinite(values) & (values >= 0), "finite numbers >= 0", "check the probabilities")
+        require(name, values, values >= 0, "numbers >= 0", "check the probabilities")
     shapes = [shares.shape[axis:] for axis in range(shares.ndim - 1, -1, -1)]  # by position, by item, by slate
     if seen.shape not in shapes:
         known = " or ".join(str(list(shape)) for shape in shapes)
@@ -132,7 +133,7 @@ def curve_examination(curves: Curves, relevance_logit: ArrayLike, context: Any, 
     Returns:
         Positive ratios, shape ``[n]``; 1 at the reference.
     """
-    score = np.asarray(relevance_logit, float)
+    score = numbers("relevance_logit", relevance_logit)
     return np.asarray(curves.predict_proba(score, context) / curves.predict_proba(score, reference))
 
 
@@ -149,7 +150,8 @@ def item_position(click: ArrayLike, target_placement: ArrayLike, logging_placeme
     >>> item_position([[1, 0]], [[0.5, 0.5]], [[0.25, 0.5]]).value
     2.0
     """
-    return _slate(click, importance_weight(np.ravel(target_placement), np.ravel(logging_placement)))
+    target, logging = _flat("target_placement", target_placement), _flat("logging_placement", logging_placement)
+    return _slate(click, importance_weight(target, logging))
 
 
 def position_based(click: ArrayLike, target_exposure: ArrayLike, logging_exposure: ArrayLike) -> Estimate:
@@ -166,20 +168,25 @@ def position_based(click: ArrayLike, target_exposure: ArrayLike, logging_exposur
     >>> position_based([[1, 0]], [[0.75, 0.25]], [[0.5, 0.5]]).value
     1.5
     """
-    target, logging = columns(target_exposure=np.ravel(target_exposure), logging_exposure=np.ravel(logging_exposure))
+    target, logging = _flat("target_exposure", target_exposure), _flat("logging_exposure", logging_exposure)
+    columns(target_exposure=target, logging_exposure=logging)
     require("target_exposure", target, target >= 0, "numbers >= 0", "use exposure() of the target policy")
     require("logging_exposure", logging, logging > 0, "positive numbers", "drop items the logger could not show")
     return _slate(click, target / logging)
 
 
 def _slate(click: ArrayLike, weight: Column) -> Estimate:
-    c = np.atleast_2d(np.asarray(click, float))
+    c = np.atleast_2d(numbers("click", click, dims=None, booleans=True))
     if c.size != weight.size:
         raise InputError(
             f"weights: expected one for each of the {c.size} clicks, got {weight.size}; give [slates, positions]"
         )
-    require("click", c, np.isfinite(c), "finite numbers", "drop or repair those slates")
     return Estimate((c * weight.reshape(c.shape)).sum(1), np.ones(len(c)))
+
+
+def _flat(name: str, values: ArrayLike) -> Column:
+    """The numbers of all slates, one after the other."""
+    return numbers(name, values, dims=None).reshape(-1)
 
 
 def _placement(rate: Column, time: Column, positions: int) -> Column:
@@ -197,23 +204,16 @@ def _placement(rate: Column, time: Column, positions: int) -> Column:
 
 
 def _checked_ranking(ranking: ArrayLike, utility: Column) -> NDArray[np.int64]:
-    shown = np.atleast_2d(np.asarray(ranking))
     slates, items = utility.shape
+    shown = whole("ranking", np.atleast_2d(array_of("ranking", ranking)), items, dims=2)
     if len(shown) != slates:
         raise InputError(f"ranking: expected one for each of the {slates} slates, got {len(shown)}; align them")
-    if shown.dtype.kind not in "iu" or shown.min(initial=0) < 0 or shown.max(initial=0) >= items:
-        raise InputError(
-            f"ranking: expected items from 0 to {items - 1}, got {shown.min()} to {shown.max()}; give column indices"
-        )
     if (np.diff(np.sort(shown)) == 0).any():
         raise InputError("ranking: expected different items, got one twice in a slate; an item is shown once")
-    return shown.astype(np.int64)
+    return shown
 
 
 def _utility(utility_logit: ArrayLike, temperature: float) -> Column:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise InputError(f"temperature: expected a positive number, got {temperature}; towards 0 the policy sorts")
-    u = np.asarray(utility_logit, float)
-    if not np.isfinite(u).all():
-        raise InputError("utility_logit: expected finite numbers, got NaN or infinity; leave such items out")
-    return u / temperature
+    return some("utility_logit", numbers("utility_logit", utility_logit, dims=None)) / temperature

@@ -40,7 +40,7 @@ from isolayer.debias import (
     post_hoc,
 )
 from isolayer.debias.diagnose import after_training
-from isolayer.nn.isotonic import parameter_groups
+from isolayer.nn.rates import parameter_groups
 from isolayer.simulate import debias_feed
 from research.charts import intervals
 from research.result import (

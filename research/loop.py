@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from isolayer.nn.isotonic import parameter_groups
+from isolayer.nn.rates import parameter_groups
 
 WIDTH = 32  # of the network's output
 BATCH = 512

@@ -1,14 +1,14 @@
-import copy
 import itertools
 import math
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer import ContextIsotonicLayer, Grid, InputError, IsotonicLayer, parameter_groups
+from isolayer import ContextIsotonicLayer, Grid, InputError, IsotonicLayer
 from isolayer.nn import context as context_module
 
 GRID = Grid(-2, 3, 0.5)
@@ -35,7 +35,7 @@ def random_layer(seed, *, units=2, spread=0.5, **options):
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread + 0.3)
-            if name.endswith("rows.weight"):
+            if name.endswith(("rows.weight", "bias.weight")):
                 parameter[0] = 0  # the padding row, as any training leaves it
     return layer
 
@@ -47,26 +47,47 @@ def batch(seed, rows=50, units=2):
     return logit, context | {"vector": torch.randn(rows, 4, generator=generator)}
 
 
+def keys_of(layer, ids):
+    """The entry of each table that a context reads, in plain Python; None where it reads none."""
+    if layer.hash_buckets:
+        ids = [splitmix(key) % layer.hash_buckets if key >= 0 else -1 for key in ids]
+    if layer.mode == "sum":
+        return [key if key >= 0 else None for key in ids]
+    if min(ids) < 0:
+        return [None]
+    sizes = [layer.hash_buckets] * 2 if layer.hash_buckets else list(CONTEXTS.values())
+    key = ids[0] * sizes[1] + ids[1]
+    return [splitmix(key) % layer.hash_buckets if layer.hash_buckets else key]
+
+
+def splitmix(key):
+    """The first output of SplitMix64 from a seed that brings its state to ``key`` increments, less its sign bit."""
+    mask = 2**64 - 1
+    z = key * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+    return (z ^ (z >> 31)) & (2**63 - 1)
+
+
 def obvious(layer, logit, context):
     """One row at a time: its weights by hand, then IsotonicLayer with a delta."""
-    base = layer.base
+    base, units = layer.base, layer.units
     out = torch.empty_like(logit)
     for i in range(len(logit)):
-        row = {name: values[i : i + 1] for name, values in context.items()}
-        delta = torch.zeros(1, layer.units * (GRID.buckets + 1))
+        bias, delta = torch.zeros(units), torch.zeros(units * GRID.buckets)
         if layer.project is not None:
-            delta = delta + layer.project(row["vector"])
-        ids = [layer._ids(name, row) for name in CONTEXTS]
-        for table, key in zip(layer.tables, layer._keys(ids), strict=True):
-            if key >= 0:
+            both = layer.project(context["vector"][i])
+            bias, delta = bias + both[:units], delta + both[units:]
+        for table, key in zip(layer.tables, keys_of(layer, [int(context[name][i]) for name in CONTEXTS]), strict=True):
+            if key is not None:
                 entry = table.rows.weight[key + 1]
+                bias = bias + table.bias.weight[key + 1]
                 delta = delta + (entry if table.directions is None else entry @ table.directions)
-        delta = delta.view(layer.units, GRID.buckets + 1)
-        single = IsotonicLayer(layer.units, grid=GRID, constraint=base.constraint, extrapolation=base.extrapolation)
+        single = IsotonicLayer(units, grid=GRID, constraint=base.constraint, extrapolation=base.extrapolation)
         single.load_state_dict(base.state_dict())
         with torch.no_grad():
-            single.bias += delta[:, 0]
-            out[i] = single(logit[i : i + 1], delta[:, 1:])[0]
+            single.bias += bias
+            out[i] = single(logit[i : i + 1], delta.view(units, GRID.buckets))[0]
     return out
 
 
@@ -88,7 +109,7 @@ def test_every_context_starts_on_the_base_curve_and_can_leave_it(kind):
     context = {name: values.clamp(min=0) if name in CONTEXTS else values for name, values in context.items()}
     torch.testing.assert_close(layer(logit, context), layer.base(logit), atol=1e-5, rtol=0)
     layer(logit, context).square().sum().backward()
-    moved = [p.grad for n, p in layer.named_parameters() if "rows" in n or "project" in n]
+    moved = [p.grad for n, p in layer.named_parameters() if "rows" in n or "bias.weight" in n or "project" in n]
     assert all(grad is not None and grad.abs().sum() > 0 for grad in moved)
 
 
@@ -101,6 +122,7 @@ def test_the_unknown_context_has_the_base_curve_and_never_learns(kind):
     layer(logit, unknown).sum().backward()
     for table in layer.tables:
         assert table.rows.weight.grad.abs().sum() == 0
+        assert table.bias.weight.grad.abs().sum() == 0
 
 
 def test_sum_shares_and_cross_does_not():
@@ -113,6 +135,7 @@ def test_sum_shares_and_cross_does_not():
         with torch.no_grad():
             for table in layer.tables:
                 table.rows.weight -= table.rows.weight.grad
+                table.bias.weight -= table.bias.weight.grad
         other = {"position": torch.tensor([1]), "device": torch.tensor([2])}
         moves[mode] = (layer(torch.tensor([0.3]), other) - layer.base(torch.tensor([0.3]))).abs().item()
     assert moves["sum"] > 0.1
@@ -168,17 +191,16 @@ def test_hashed_ids_are_unbounded_stable_and_spread():
     assert context_module._mixed(torch.tensor([1, 2, 3])).tolist() == [value % 2**63 for value in splitmix64]
 
 
-def test_sparse_gradients_train_with_sparse_adam():
+def test_sparse_gradients_are_the_dense_ones():
     layer = ContextIsotonicLayer({"position": 50}, grid=GRID, sparse=True)
-    dense = copy.deepcopy(layer)
-    dense.tables[0].rows.sparse = False
+    dense = ContextIsotonicLayer({"position": 50}, grid=GRID)
     context = {"position": torch.tensor([3, 3, 9])}
     for model in (layer, dense):
         model(torch.tensor([0.1, 0.7, 1.2]), context).square().sum().backward()
-    grad = layer.tables[0].rows.weight.grad
-    assert grad.is_sparse
-    torch.testing.assert_close(grad.to_dense(), dense.tables[0].rows.weight.grad)
-    torch.optim.SparseAdam([layer.tables[0].rows.weight]).step()
+    for name in ("rows", "bias"):
+        grad = getattr(layer.tables[0], name).weight.grad
+        assert grad.is_sparse
+        torch.testing.assert_close(grad.to_dense(), getattr(dense.tables[0], name).weight.grad)
 
 
 @pytest.mark.parametrize("kind", ["sum", "cross hashed", "projected"])
@@ -204,11 +226,52 @@ def test_large_tables_compile_too(monkeypatch):
     torch.testing.assert_close(compiled(logit, context), layer(logit, context), atol=2e-5, rtol=0)
 
 
-def test_its_parameters_are_curve_parameters():
-    model = torch.nn.ModuleDict({"net": torch.nn.Linear(2, 2), "head": random_layer(7)})
-    slow, fast = parameter_groups(model, 0.01)
-    assert len(slow["params"]) == 2
-    assert len(fast["params"]) == len(list(model["head"].parameters()))
+UNKNOWN = [-1, -2, -(10**9), 5, 6, 10**9]  # of 5 positions
+
+
+def by_onnx(layer, logit, context, path):
+    torch.onnx.export(layer, (logit,), path, kwargs={"context": context}, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(path)
+
+    def run(logit, context):
+        inputs = zip(session.get_inputs(), [logit, *context.values()], strict=True)
+        return torch.from_numpy(session.run(None, {node.name: tensor.numpy() for node, tensor in inputs})[0])
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["sum", "cross", "rank"])
+@pytest.mark.parametrize("way", ["eager", "compiled", "compiled, distinct", "exported", "onnx"])
+def test_an_id_outside_the_table_has_the_curve_of_minus_one(kind, way, tmp_path, monkeypatch):
+    torch._dynamo.reset()
+    if way == "compiled, distinct":
+        monkeypatch.setattr(context_module, "_ALL", 0)
+    layer = random_layer(8, **KINDS[kind]).eval().requires_grad_(False)
+    logit, rows = torch.linspace(-3, 4, 2 * len(UNKNOWN)).view(-1, 2), len(UNKNOWN)
+    known = {"position": torch.arange(rows) % 5, "device": torch.arange(rows) % 3}
+    run = {
+        "eager": lambda: layer,
+        "compiled": lambda: torch.compile(layer, fullgraph=True),
+        "compiled, distinct": lambda: torch.compile(layer, fullgraph=True),
+        "exported": lambda: torch.export.export(layer, (logit, known)).module(),
+        "onnx": lambda: by_onnx(layer, logit, known, tmp_path / "layer.onnx"),
+    }[way]()
+    torch.testing.assert_close(run(logit, known), layer(logit, known), atol=2e-5, rtol=0)
+    asked = known | {"position": torch.tensor(UNKNOWN)}
+    minus_one = known | {"position": torch.full((rows,), -1)}
+    torch.testing.assert_close(run(logit, asked), obvious(layer, logit, minus_one), atol=2e-5, rtol=0)
+    nothing = {name: torch.tensor(UNKNOWN) for name in CONTEXTS}
+    torch.testing.assert_close(run(logit, nothing), layer.base(logit), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("outside", [-2, 5])
+def test_eager_training_refuses_an_id_outside_the_table(outside):
+    layer, context = random_layer(8), {"position": torch.tensor([0, outside]), "device": torch.tensor([0, 0])}
+    with pytest.raises(InputError) as error:
+        layer(torch.zeros(2), context)
+    assert str(error.value) == OUTSIDE.format(outside)
+    layer.eval()(torch.zeros(2), context)
 
 
 @pytest.mark.parametrize(
@@ -232,15 +295,29 @@ def test_its_parameters_are_curve_parameters():
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), {"device": torch.tensor([0])}),
-            "context: expected a tensor for 'position', got keys ['device']; add it, or -1s",
+            "context: expected a tensor for 'position', got keys ['device']; add it, or pass -1 for unknown",
         ),
         (
-            lambda: random_layer(0)(torch.zeros(1), {"position": torch.tensor([5]), "device": torch.tensor([0])}),
-            OUTSIDE.format(5),
+            lambda: random_layer(0)(torch.zeros(1), None),
+            "context: expected a mapping from 'position' to integer ids, got NoneType; add it, or pass -1 for unknown",
         ),
         (
-            lambda: random_layer(0)(torch.zeros(1), {"position": torch.tensor([-2]), "device": torch.tensor([0])}),
-            OUTSIDE.format(-2),
+            lambda: random_layer(0)(torch.zeros(2), {"position": ["top", "end"]}),
+            "context 'position': expected a tensor of integer ids, got list ['top', 'end']; number the values from 0",
+        ),
+        (
+            lambda: random_layer(0)(torch.zeros(2), {"position": torch.zeros(3, dtype=torch.long)}),
+            "context 'position': expected ids of shape [2], got [3]; give one id per logit",
+        ),
+        (
+            lambda: random_layer(0)(torch.zeros(2), {"position": torch.zeros(2, 1, dtype=torch.long)}),
+            "context 'position': expected ids of shape [2], got [2, 1]; give one id per logit",
+        ),
+        (
+            lambda: random_layer(0, projection=4)(
+                torch.zeros(1), {name: torch.tensor([0]) for name in CONTEXTS} | {"vector": torch.zeros(1, 3)}
+            ),
+            "context 'vector': expected floats [batch, 4], got torch.float32 of shape [1, 3]; reshape or convert it",
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), {"position": torch.tensor([0.0]), "device": torch.tensor([0])}),

@@ -52,7 +52,7 @@ def test_curves_of_a_layer_are_its_function(mode, unit):
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
         for table in layer.tables:
-            table.rows.weight[0] = 0  # the row of unknown ids
+            table.rows.weight[0] = table.bias.weight[0] = 0  # the row of unknown ids
     curves = from_layer(layer, unit=unit, vocabulary={"device": ["tv", "web"]})
     position, device = np.array([0, 2, 1, 2, -1]), np.array([0, 1, -1, -1, -1])
     score = np.linspace(-8, 5, 5)

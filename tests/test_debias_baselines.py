@@ -18,7 +18,7 @@ from isolayer.debias import (
 from isolayer.debias.baselines import product_logit
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.nn.isotonic import parameter_groups
+from isolayer.nn.rates import parameter_groups
 from research.calibrators import PlattCalibrator
 
 CONTEXTS = {"position": 4}

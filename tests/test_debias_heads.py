@@ -13,7 +13,7 @@ from isolayer.debias import DualHead, Heads
 from isolayer.debias.loss import stacked_labels
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.nn.isotonic import parameter_groups
+from isolayer.nn.rates import parameter_groups
 
 CONTEXTS = {"position": 4, "device": 3}
 TASKS = ("click", "skip")
@@ -33,7 +33,7 @@ def shaken(model, seed=1, spread=0.5):
         for parameter in model.parameters():
             parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
         for table in model.context_curves.tables:
-            table.rows.weight[0] = 0.0  # id -1, which no optimiser moves
+            table.rows.weight[0] = table.bias.weight[0] = 0.0  # id -1, which no optimiser moves
     return model
 
 
@@ -247,11 +247,16 @@ def test_the_exact_fit_of_what_is_served_leaves_relevance_and_calibrates():
 
 def test_curves_learn_at_their_own_rate():
     model = made(anchor="detached")
-    slow, fast = parameter_groups(model, 0.001)
-    parts = (model.context_curves, model.served_curve, model.relevance.level)
-    curves = {id(p) for part in parts for p in part.parameters()}
-    assert {id(p) for p in fast["params"]} == curves
-    assert {id(p) for p in slow["params"]} == {id(p) for p in (*model.backbone.parameters(), model.relevance.weight)}
+    slow, curves, biases = parameter_groups(model, 0.001)
+    assert [group["lr"] for group in (slow, curves, biases)] == pytest.approx([0.001, 0.01, 0.1])
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert {names[id(p)] for p in biases["params"]} == {
+        "relevance.bias",
+        "context_curves.base.bias",
+        "context_curves.tables.0.bias.weight",
+        "context_curves.tables.1.bias.weight",
+    }
+    assert {names[id(p)] for p in slow["params"]} == {"backbone.0.weight", "backbone.0.bias", "relevance.weight"}
 
 
 def test_curves_agree_with_the_model_in_every_context():

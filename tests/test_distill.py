@@ -57,6 +57,7 @@ def test_the_observed_path_of_a_dual_head_and_real_labels():
     dual = DualHead(nn.Linear(4, 8), width=8, tasks=("click", "skip"), contexts=CONTEXTS, decreasing=("skip",))
     for table in dual.context_curves.tables:
         nn.init.normal_(table.rows.weight, std=0.2)
+        nn.init.normal_(table.bias.weight, std=2.0)
     logit, context = rows(8_000, 2)
     with torch.no_grad():
         label = torch.bernoulli(torch.sigmoid(dual.context_curves(logit, context)))

@@ -26,7 +26,7 @@ def a_layer(seed=0, *, contexts=CONTEXTS, units=3, dtype=torch.float64, **option
         for parameter in layer.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator))
         for table in getattr(layer, "tables", ()):
-            table.rows.weight[0] = 0  # the row of unknown ids
+            table.rows.weight[0] = table.bias.weight[0] = 0  # the row of unknown ids
     return layer.to(dtype).eval()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper import calibrated_logit, listing
 
-from isolayer import Grid, InputError, IsotonicEmbedding, IsotonicLayer, parameter_groups
+from isolayer import Grid, InputError, IsotonicEmbedding, IsotonicLayer
 
 GRIDS = [Grid(), Grid(step=0.05), Grid(-2, 3, 0.25), Grid(0, 1, 1), Grid(-1, 0.8, 0.3)]
 seeds = st.integers(0, 2**31)
@@ -322,15 +322,3 @@ def test_every_coordinate_of_an_isotonic_embedding_rises_with_the_level(seed, le
     assert table.shape == (levels, dim)
     assert (table.diff(dim=0) >= 0).all()
     assert torch.equal(embed(torch.tensor([[0, levels - 1]]))[0, 1], table[-1])
-
-
-def test_curves_learn_at_a_rate_of_their_own():
-    model = torch.nn.ModuleDict(
-        {"net": torch.nn.Linear(2, 2), "curve": IsotonicLayer(2), "level": IsotonicEmbedding(3, 2)}
-    )
-    slow, fast = parameter_groups(model, 0.01, curve_lr=5)
-    assert (slow["lr"], fast["lr"]) == (0.01, 0.05)
-    assert {id(p) for p in slow["params"]} == {id(p) for p in model["net"].parameters()}
-    assert sum(len(group["params"]) for group in (slow, fast)) == len(list(model.parameters()))
-    assert len(parameter_groups(torch.nn.Linear(2, 1), 0.1)) == 1
-    torch.optim.Adam(parameter_groups(model, 0.01))

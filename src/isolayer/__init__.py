@@ -20,7 +20,7 @@ _HOME = {
     "MissingExtra": "errors",
     "MonotoneLattice": "nn.lattice",
     "calibrate": "nn.posthoc",
-    "parameter_groups": "nn.isotonic",
+    "parameter_groups": "nn.rates",
     "piecewise_linear": "nn.functional",
 }
 
@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from isolayer.grid import Grid
     from isolayer.nn.context import ContextIsotonicLayer
     from isolayer.nn.functional import piecewise_linear
-    from isolayer.nn.isotonic import IsotonicEmbedding, IsotonicLayer, parameter_groups
+    from isolayer.nn.isotonic import IsotonicEmbedding, IsotonicLayer
     from isolayer.nn.lattice import MonotoneLattice
     from isolayer.nn.posthoc import calibrate
+    from isolayer.nn.rates import parameter_groups
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ rises with relevance, and the model reads its negative.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -104,7 +104,8 @@ class ContextTables(nn.Module):
     torch.Size([2, 2])
     """
 
-    is_curve = True  # seldom touched, so it learns at the rate of curves
+    # An id's vector is touched only by the rows with that id, so it learns at the rate of curves.
+    curve_lr_factors: ClassVar[Mapping[str, float]] = {"tables": 1.0}
 
     def __init__(self, contexts: Mapping[str, int], dim: int) -> None:
         super().__init__()

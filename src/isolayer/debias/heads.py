@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
-from isolayer.debias.serving import LEVEL_RATE, Relevance, Serving
+from isolayer.debias.serving import BIAS_RATE, Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
@@ -35,8 +35,8 @@ class ReferencedCurves(ContextIsotonicLayer):
 
     Relevance and curves explain the same labels: without a fixed point any monotone map could move from one to the
     other. A held unit has its fixed point here: relevance is what would be observed in the reference context.
-    The ids of the reference stand for "no difference" (id -1), so this holds at any parameters. The level of a curve
-    learns ``LEVEL_RATE`` times as fast as its slopes: until levels are right, the backbone learns them in their place.
+    The ids of the reference stand for "no difference" (id -1), so this holds at any parameters. The bias of a curve
+    learns ``BIAS_RATE`` times as fast as its slopes: as long as biases lag behind, the backbone absorbs their effect.
 
     Args:
         contexts: Name and number of ids of each context feature.
@@ -67,6 +67,9 @@ class ReferencedCurves(ContextIsotonicLayer):
         self.register_buffer("held", torch.tensor(list(held)), persistent=False)
         self.all_held = all(held)
         self.base.requires_grad_(not self.all_held)
+        self.curve_lr_factors = {"base.bias": BIAS_RATE} | {
+            f"tables.{i}.bias": BIAS_RATE for i in range(len(self.tables))
+        }
 
     def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Observed logits of each row in its context, ``[batch, units]``."""
@@ -83,14 +86,14 @@ class ReferencedCurves(ContextIsotonicLayer):
             at = dict.fromkeys(ids, torch.stack(list(at.values())).all(0))
         return {name: torch.where(at[name], -1, key) for name, key in ids.items()}
 
-    def _knots(self, delta: Tensor) -> Tensor:
-        delta = delta.view(len(delta), self.units, self.grid.buckets + 1)
-        weight, bias = delta[..., 1:] + 1.0, delta[..., 0]
+    def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
+        offset = weight.view(-1, self.units, self.grid.buckets)
+        weight = offset + 1.0
         if not self.all_held:
-            weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + delta[..., 1:])
+            weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + offset)
             bias = torch.where(self.held, bias, self._base_bias() + bias)
         slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
-        return knot_values(slope, LEVEL_RATE * bias, grid=self.grid)
+        return knot_values(slope, bias, grid=self.grid)
 
     def _base_bias(self) -> Tensor:
         assert self.base.bias is not None  # as constructed above
@@ -235,18 +238,15 @@ class DualHead(nn.Module):
         training = self.training
         event = (self.eval().relevance(self.backbone(features)) * self.sign).double().cpu().numpy()
         self.train(training)
-        layer = self.served_curve
+        values, grid = [], self.served_curve.grid
         for unit, task in enumerate(self.tasks):
             label = labels[task].double().cpu().numpy()
             known = ~np.isnan(label)
             weights = None if weight is None else weight.double().cpu().numpy()[known]
-            rows = Histogram.from_arrays(event[known, unit], label[known], weight=weights, grid=layer.grid)
+            rows = Histogram.from_arrays(event[known, unit], label[known], weight=weights, grid=grid)
             # Flat where more relevance is logged with fewer labels: there a curve that rises is not calibrated.
-            values = torch.from_numpy(Curves.from_histogram(rows, strict=False).values[0]).to(layer.weight)
-            layer.weight[unit, 1:] = values.diff() / layer.grid.step
-            layer.weight[unit, 0] = 1.0  # below the grid, where nothing falls
-            assert layer.bias is not None
-            layer.bias[unit] = values[0] - layer.grid.lower
+            values.append(Curves.from_histogram(rows, strict=False).values[0])
+        self.served_curve.set_values(torch.from_numpy(np.stack(values)))
         return self
 
     @torch.no_grad()

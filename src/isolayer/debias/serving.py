@@ -6,22 +6,22 @@ The relevance head itself is here too: it is what every model trains and what is
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from isolayer.nn.frozen import FrozenCurves
 
-LEVEL_RATE = 10.0  # a level learns so many times as fast as the rest of its group
+BIAS_RATE = 10.0  # biases learn this many times faster than the slopes of curves; see `parameter_groups`
 
 
 class Relevance(nn.Linear):
-    """A relevance logit a task: linear in the backbone's output, with a level that learns as fast as levels of curves.
+    """One relevance logit per task: linear in the backbone's output, with a bias that learns as fast as curves' do.
 
-    The level must not lag behind the bias of positions: what both have yet to learn, the backbone would learn instead,
-    from whatever feature tells the position.
+    If this bias lags behind the position effects, the backbone absorbs the difference through whatever feature
+    correlates with the position.
 
     Args:
         width: Width of the backbone's output.
@@ -31,32 +31,11 @@ class Relevance(nn.Linear):
     torch.Size([5, 2])
     """
 
+    curve_lr_factors: ClassVar[Mapping[str, float]] = {"bias": BIAS_RATE}
+
     def __init__(self, width: int, tasks: int) -> None:
         super().__init__(width, tasks, bias=False)
-        self.level = Level(tasks)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Relevance logits ``[batch, tasks]`` of ``[batch, width]``."""
-        logit: Tensor = self.level(super().forward(hidden))
-        return logit
-
-
-class Level(nn.Module):
-    """A constant a column, added; flagged as a curve, so that `parameter_groups` gives it the rate of curves.
-
-    >>> Level(2)(torch.zeros(1, 2)).shape
-    torch.Size([1, 2])
-    """
-
-    is_curve = True
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.zeros(columns))
-
-    def forward(self, logit: Tensor) -> Tensor:
-        """Each column and its constant."""
-        return logit + LEVEL_RATE * self.value
+        self.bias = nn.Parameter(torch.zeros(tasks))
 
 
 class Serving(nn.Module):

@@ -1,7 +1,8 @@
-"""`ContextIsotonicLayer`: where a context's curve comes from.
+"""`ContextIsotonicLayer`: a curve for every context.
 
-A context (position, device, advertiser, any combination) picks bucket weights; `functional` evaluates the curve. Here
-belong the ways to keep those weights: a table a feature, a table of combinations, hashed ids, low rank, a projection.
+A context (position, device, advertiser, any combination) selects bucket weights, and `functional` evaluates the curve.
+This file holds the ways to store those weights: one table per feature, one table of combinations, hashed ids, low
+rank, a projection. What an id means is in `context_ids`.
 """
 
 from __future__ import annotations
@@ -15,51 +16,59 @@ from torch import Tensor, nn
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.nn.context_ids import checked_ids, id_column
 from isolayer.nn.functional import Extrapolation, knot_values, piecewise_linear
 from isolayer.nn.isotonic import Constraint, IsotonicLayer, columns_of, slopes
 
-_ALL = 4096  # up to so many combinations, every curve is computed each step; beyond, only those in the batch
-_ALL_EXPORTED = 2**20  # in an exported graph the curves are constants: only memory speaks against computing them all
+_ALL = 4096  # up to this many combinations, all curves are computed at each step; beyond, only those in the batch
+_ALL_EXPORTED = 2**20  # in an exported graph the curves are constants, so that only memory limits their number
 
 
 class _Table(nn.Module):
-    """Bucket weights and bias of each context id, as offsets from the base curve; id -1 has none.
+    """Bias and bucket weights of each context id, as offsets from the base curve; id -1 has none.
 
-    With ``rank``, a context holds ``rank`` coefficients over shared directions instead of a row of its own.
+    With ``rank``, a context holds ``rank`` coefficients over shared directions instead of bucket weights of its own.
     """
 
-    def __init__(self, size: int, width: int, *, rank: int | None, sparse: bool) -> None:
+    def __init__(self, size: int, units: int, buckets: int, *, rank: int | None, sparse: bool) -> None:
         super().__init__()
+        width = units * buckets
         # Row 0 is id -1: it stays zero and gets no gradient.
+        self.bias = nn.Embedding(size + 1, units, padding_idx=0, sparse=sparse)
         self.rows = nn.Embedding(size + 1, width if rank is None else rank, padding_idx=0, sparse=sparse)
-        nn.init.zeros_(self.rows.weight)
+        for table in (self.bias, self.rows):
+            nn.init.zeros_(table.weight)
         # Coefficients start at zero, so that every context starts on the base curve; directions must not.
         self.directions = None if rank is None else nn.Parameter(torch.randn(rank, width) / math.sqrt(rank))
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Bias ``[n, units]`` and bucket weights ``[n, units * buckets]`` of ids ``[n]``."""
         rows: Tensor = self.rows(ids + 1)  # [n, width or rank]
-        return rows if self.directions is None else rows @ self.directions
+        return self.bias(ids + 1), rows if self.directions is None else rows @ self.directions
 
 
 class ContextIsotonicLayer(nn.Module):
-    r"""A curve of its own for every context, by embeddings of bucket weights.
+    r"""One curve per context, from embeddings of bucket weights.
 
     :math:`z = f_{iso}(x;\, \mathrm{ReLU}(w + E(c)),\, b + b(c))` (eq. 9). All contexts start on the base curve
-    :math:`(w, b)`, and an unknown one, id -1, stays on it.
+    :math:`(w, b)`, and an unknown one stays on it: id -1, and in eval mode, compiled or exported any id outside the
+    table. In training mode such an id is refused.
 
     Args:
         contexts: Name and number of ids of each context feature.
-        units: Number of curves a context has, usually one a task.
+        units: Number of curves per context, usually one per task.
         grid: Bounds and bucket width.
-        mode: ``"sum"`` adds one embedding a feature (the paper's); ``"cross"`` gives every combination its own.
-        rank: Keep this many coefficients a context over shared directions, instead of a row of bucket weights.
-        hash_buckets: Take unbounded integer ids, folded into tables of this size (``contexts`` sizes are ignored).
-        projection: Take one dense vector of this size a row (key ``"vector"``), projected to bucket weights.
+        mode: ``"sum"`` adds one embedding per feature (the paper's); ``"cross"`` gives every combination its own, and
+            the base curve if any of its ids is unknown.
+        rank: Store this many coefficients per context over shared directions, instead of a row of bucket weights.
+        hash_buckets: Take unbounded integer ids, hashed into tables of this size (the sizes in ``contexts`` are
+            ignored).
+        projection: Take one dense vector of this size per row (key ``"vector"``), projected to bucket weights.
         constraint: ``"relu"``, ``"softplus"`` or None, as in `IsotonicLayer`.
         init: Slope of every bucket at the start.
         extrapolation: ``"clip"`` or ``"extend"``, as in `IsotonicLayer`.
         leaky_gradient: As in `IsotonicLayer`.
-        sparse: Sparse gradients for the tables, for `torch.optim.SparseAdam`.
+        sparse: Whether the tables have sparse gradients; see `parameter_groups` for their optimiser.
 
     >>> layer = ContextIsotonicLayer({"position": 20, "device": 3})
     >>> layer(torch.tensor([0.5, 1.0]), {"position": torch.tensor([0, 19]), "device": torch.tensor([2, -1])}).detach()
@@ -98,18 +107,17 @@ class ContextIsotonicLayer(nn.Module):
         self.contexts, self.mode, self.hash_buckets = dict(contexts), mode, hash_buckets
         self.rank, self.projection, self.sparse = rank, projection, sparse
         self.sizes = [hash_buckets or size for size in contexts.values()]
-        width = units * (self.base.grid.buckets + 1)  # a bias a unit, then its bucket weights
-        tables = self.sizes if mode == "sum" else [math.prod(self.sizes)] if self.sizes else []
-        if hash_buckets and mode == "cross":
-            tables = [hash_buckets]  # the combination is hashed, not the features
-        self.tables = nn.ModuleList(_Table(size, width, rank=rank, sparse=sparse) for size in tables)
-        self.project = None if projection is None else nn.Linear(projection, width, bias=False)
+        buckets = self.grid.buckets
+        self.tables = nn.ModuleList(
+            _Table(size, units, buckets, rank=rank, sparse=sparse) for size in self._table_sizes()
+        )
+        self.project = None if projection is None else nn.Linear(projection, units * (1 + buckets), bias=False)
         if self.project is not None:
             nn.init.zeros_(self.project.weight)
 
     @property
     def units(self) -> int:
-        """Number of curves a context has.
+        """Number of curves per context.
 
         >>> ContextIsotonicLayer({"position": 20}, units=3).units
         3
@@ -125,6 +133,15 @@ class ContextIsotonicLayer(nn.Module):
         """
         return self.base.grid
 
+    @property
+    def extrapolation(self) -> Extrapolation:
+        """What the curves do outside the grid.
+
+        >>> ContextIsotonicLayer({"position": 20}).extrapolation
+        'clip'
+        """
+        return self.base.extrapolation
+
     def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Calibrated logits of each row in its context.
 
@@ -137,11 +154,11 @@ class ContextIsotonicLayer(nn.Module):
             Calibrated logits, ``[batch, units]``.
         """
         logit = columns_of(logit, self.units)
-        curves, rows = self._curves([self._ids(name, context) for name in self.contexts], context)
+        curves, rows = self._curves(context, len(logit))
         units = torch.arange(self.units, device=logit.device, dtype=torch.int32)
         rows = (rows.to(torch.int32) * self.units).unsqueeze(1) + units  # [batch, units]
         calibrated = piecewise_linear(
-            logit, curves.flatten(0, 1), rows, grid=self.grid, extrapolation=self.base.extrapolation
+            logit, curves.flatten(0, 1), rows, grid=self.grid, extrapolation=self.extrapolation
         )
         return calibrated.to(torch.promote_types(logit.dtype, self.base.weight.dtype))
 
@@ -159,7 +176,7 @@ class ContextIsotonicLayer(nn.Module):
         >>> ContextIsotonicLayer({"position": 2}).knot_values({"position": torch.tensor([0, 1])}).shape
         torch.Size([2, 1, 127])
         """
-        curves, rows = self._curves([self._ids(name, context) for name in self.contexts], context)
+        curves, rows = self._curves(context, None)
         return curves[rows.long()]
 
     def extra_repr(self) -> str:
@@ -169,36 +186,26 @@ class ContextIsotonicLayer(nn.Module):
             f"projection={self.projection}, sparse={self.sparse}"
         )
 
-    def _ids(self, name: str, context: Mapping[str, Tensor]) -> Tensor:
-        """Ids of one feature, checked in eager mode; -1 stays -1."""
-        if name not in context:
-            raise InputError(f"context: expected a tensor for {name!r}, got keys {sorted(context)}; add it, or -1s")
-        ids, size = context[name], self.contexts[name]
-        if ids.is_floating_point() or ids.dtype == torch.bool:
-            raise InputError(f"context {name!r}: expected integer ids, got {ids.dtype}; call .long()")
+    def _table_sizes(self) -> list[int]:
+        """Number of ids of each table: one table per feature, or one for all combinations."""
+        if self.mode == "sum" or not self.sizes:
+            return self.sizes
+        return [self.hash_buckets or math.prod(self.sizes)]  # under hash_buckets the combination is hashed again
+
+    def _ids(self, name: str, context: Mapping[str, Tensor], rows: int | None) -> Tensor:
+        """Ids of one feature, with -1 for those that are unknown."""
+        ids, size = id_column(context, name, rows), self.contexts[name]
         if self.hash_buckets:
             return torch.where(ids < 0, -1, _mixed(ids) % self.hash_buckets)
-        if torch.compiler.is_compiling():
-            return ids.clamp(-1, size - 1)
-        if ids.numel():
-            low, high = (int(bound) for bound in torch.aminmax(ids))
-            if low < -1 or high >= size:
-                raise InputError(
-                    f"context {name!r}: expected ids from -1 (unknown) to {size - 1}, got {low if low < -1 else high}; "
-                    "map unseen values to -1, or use hash_buckets"
-                )
-        return ids
+        return checked_ids(ids, size, name, training=self.training)
 
-    def _curves(self, ids: list[Tensor], context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _curves(self, context: Mapping[str, Tensor], batch: int | None) -> tuple[Tensor, Tensor]:
         """Knot values of the contexts that are needed, ``[needed, units, buckets + 1]``, and the row of each input."""
+        ids = [self._ids(name, context, batch) for name in self.contexts]
         if self.project is not None:  # a dense vector is a context of its own
-            if "vector" not in context:
-                raise InputError(f"context: expected 'vector' for the projection, got keys {sorted(context)}; add it")
-            delta = self.project(context["vector"])
-            if ids:
-                delta = delta + self._delta(ids)
-            return self._knots(delta), torch.arange(len(delta), device=delta.device, dtype=torch.int32)
-        # -1 takes room only where it may be: in a graph, or in this batch.
+            knots = self._knots(*self._projected(context, ids))
+            return knots, torch.arange(len(knots), device=knots.device, dtype=torch.int32)
+        # -1 takes an entry only where it can occur: in a graph, or in this batch.
         room = int(torch.compiler.is_compiling() or any(bool((key < 0).any()) for key in ids))
         sizes = [size + room for size in self.sizes]
         combination = _ravel([key + room for key in ids], sizes)
@@ -209,16 +216,35 @@ class ContextIsotonicLayer(nn.Module):
             wanted, rows = combination, torch.arange(len(combination), device=combination.device)
         else:
             wanted, rows = torch.unique(combination, return_inverse=True)
-        parts = [part - room for part in _unravel(wanted, sizes)]
-        return self._knots(self._delta(parts)), rows
+        return self._knots(*self._offsets([part - room for part in _unravel(wanted, sizes)])), rows
 
-    def _delta(self, ids: list[Tensor]) -> Tensor:
-        """Offsets from the base curve, ``[n, units * (1 + buckets)]``."""
+    def _projected(self, context: Mapping[str, Tensor], ids: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Offsets of the dense vectors, and of the ids if there are any; shapes as in `_offsets`."""
+        if "vector" not in context:
+            raise InputError(f"context: expected 'vector' for the projection, got keys {sorted(context)}; add it")
+        vector = context["vector"]
+        if vector.dim() != 2 or vector.shape[1] != self.projection or not vector.is_floating_point():
+            raise InputError(
+                f"context 'vector': expected floats [batch, {self.projection}], got {vector.dtype} of shape "
+                f"{list(vector.shape)}; reshape or convert it"
+            )
+        assert self.project is not None
+        bias, weight = self.project(vector).split([self.units, self.units * self.grid.buckets], dim=1)
+        if not ids:
+            return bias, weight
+        more_bias, more_weight = self._offsets(ids)
+        return bias + more_bias, weight + more_weight
+
+    def _offsets(self, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Offsets from the base curve: bias ``[n, units]`` and bucket weights ``[n, units * buckets]``."""
         parts = [table(key) for table, key in zip(self.tables, self._keys(ids), strict=True)]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0) if len(parts) > 2 else parts[0] + parts[1]
+        bias, weight = parts[0]
+        for more_bias, more_weight in parts[1:]:
+            bias, weight = bias + more_bias, weight + more_weight
+        return bias, weight
 
     def _keys(self, ids: list[Tensor]) -> list[Tensor]:
-        """The id each table is asked for: one a feature, or that of their combination."""
+        """The id to look up in each table: one per feature, or that of their combination."""
         if self.mode == "sum":
             return ids
         known = torch.stack([key >= 0 for key in ids]).all(0)
@@ -227,12 +253,11 @@ class ContextIsotonicLayer(nn.Module):
             key = _mixed(key) % self.hash_buckets
         return [torch.where(known, key, -1)]
 
-    def _knots(self, delta: Tensor) -> Tensor:
-        """Knot values from offsets ``[n, units * (1 + buckets)]`` to the base curve."""
-        delta = delta.view(len(delta), self.units, self.grid.buckets + 1)
-        slope = slopes(self.base.weight + delta[..., 1:], self.base.constraint, leaky_gradient=self.base.leaky_gradient)
-        bias = delta[..., 0] if self.base.bias is None else self.base.bias + delta[..., 0]
-        return knot_values(slope, bias, grid=self.grid)
+    def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
+        """Knot values ``[n, units, buckets + 1]`` of curves given as offsets from the base curve."""
+        weight = self.base.weight + weight.view(-1, self.units, self.grid.buckets)
+        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
+        return knot_values(slope, bias if self.base.bias is None else self.base.bias + bias, grid=self.grid)
 
 
 def _check(

@@ -16,22 +16,24 @@ from torch import Tensor
 
 from isolayer.errors import InputError
 
+_REMEDY = "add it, or pass -1 for unknown"
 
-def id_column(context: Mapping[str, Tensor] | Any, name: str, remedy: str = "add it, or pass -1 for unknown") -> Tensor:
+
+def id_column(context: Mapping[str, Tensor] | Any, name: str, batch: int | None = None) -> Tensor:
     """The ids of one context feature, whatever their values.
 
     Args:
         context: A tensor of integers, ``[batch]``, for each feature.
         name: The feature.
-        remedy: What to do if the feature is missing.
+        batch: How many there must be; by default any number.
 
     >>> id_column({"position": torch.tensor([0, -1])}, "position")
     tensor([ 0, -1])
     """
     if not isinstance(context, Mapping):
-        raise InputError(f"context: expected a mapping from {name!r} to integer ids, got {_told(context)}; {remedy}")
+        raise InputError(f"context: expected a mapping from {name!r} to integer ids, got {_told(context)}; {_REMEDY}")
     if name not in context:
-        raise InputError(f"context: expected a tensor for {name!r}, got keys {sorted(map(str, context))}; {remedy}")
+        raise InputError(f"context: expected a tensor for {name!r}, got keys {sorted(map(str, context))}; {_REMEDY}")
     ids = context[name]
     if not isinstance(ids, Tensor):
         raise InputError(
@@ -39,11 +41,16 @@ def id_column(context: Mapping[str, Tensor] | Any, name: str, remedy: str = "add
         )
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"context {name!r}: expected integer ids, got {ids.dtype}; call .long()")
+    if ids.dim() != 1 or (batch is not None and not torch.compiler.is_compiling() and len(ids) != batch):
+        raise InputError(
+            f"context {name!r}: expected ids of shape [{'batch' if batch is None else batch}], got {list(ids.shape)}; "
+            "give one id per logit"
+        )
     return ids
 
 
 def known_ids(ids: Tensor, size: int) -> Tensor:
-    """The ids that are in the table, and -1 for every other: the base curve.
+    """The ids that are in the table, and -1, which has the base curve, for every other.
 
     >>> known_ids(torch.tensor([-7, -1, 0, 2, 3]), 3)
     tensor([-1, -1,  0,  2, -1])
@@ -51,19 +58,23 @@ def known_ids(ids: Tensor, size: int) -> Tensor:
     return torch.where((ids < 0) | (ids >= size), -1, ids)
 
 
-def require_known(ids: Tensor, size: int, name: str) -> None:
-    """Refuse ids outside ``-1 .. size - 1``, as eager training does.
+def checked_ids(ids: Tensor, size: int, name: str, *, training: bool) -> Tensor:
+    """`known_ids`, but refuse ids outside ``-1 .. size - 1`` in eager training.
 
-    >>> require_known(torch.tensor([0, -1]), 3, "position")
+    >>> checked_ids(torch.tensor([0, -1, 9]), 3, "position", training=False)
+    tensor([ 0, -1, -1])
     """
-    if not ids.numel():
-        return
-    low, high = (int(bound) for bound in torch.aminmax(ids))
-    if low < -1 or high >= size:
+    if torch.compiler.is_compiling():
+        return known_ids(ids, size)
+    low, high = (int(bound) for bound in torch.aminmax(ids)) if ids.numel() else (0, 0)
+    if low >= -1 and high < size:
+        return ids
+    if training:
         raise InputError(
             f"context {name!r}: expected ids from -1 (unknown) to {size - 1}, got {low if low < -1 else high}; "
             "map unseen values to -1, or use hash_buckets"
         )
+    return known_ids(ids, size)
 
 
 def _told(value: Any) -> str:

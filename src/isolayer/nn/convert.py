@@ -16,10 +16,11 @@ from torch import Tensor
 
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
+from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.frozen import CURVE
+from isolayer.nn.functional import knot_slopes
 from isolayer.nn.isotonic import IsotonicLayer
-
-CURVE = "curve"  # the one context of a layer made of curves: the row in their table
 
 _MOST_CURVES = 1 << 20
 
@@ -35,22 +36,38 @@ def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> IsotonicL
         curves: The curves. Their scale is not part of the layer: it reads logits.
         dtype: Type of the parameters; equal to 1e-12 in double precision.
 
-    >>> from isolayer.grid import Grid
     >>> to_layer(Curves.identity(Grid()))(torch.tensor([0.25], dtype=torch.float64)).detach()
     tensor([[0.2500]], dtype=torch.float64)
     """
-    grid = curves.grid
-    slope = np.diff(curves.values, axis=1, prepend=curves.values[:, :1] - grid.step) / grid.step  # bucket 0 has slope 1
-    bias = curves.values[:, 0] - grid.lower
-    base = _filled(IsotonicLayer(grid=grid, extrapolation="extend").to(dtype), slope[0], bias[0])
+    values = torch.as_tensor(curves.values).unsqueeze(1)  # [rows, units, buckets]
     if not curves.contexts:
-        return base
-    layer = ContextIsotonicLayer({CURVE: len(slope)}, grid=grid, extrapolation="extend").to(dtype)
-    _filled(layer.base, slope[0], bias[0])
-    offset = np.concatenate([(bias - bias[0])[:, None], slope - slope[0]], axis=1)
+        layer = IsotonicLayer(grid=curves.grid, extrapolation="extend").to(dtype)
+        return layer.set_values(values[0])
+    return table_layer(values, values[0], grid=curves.grid, name=CURVE, dtype=dtype)
+
+
+def table_layer(
+    values: Tensor, base: Tensor, *, grid: Grid, name: str = CURVE, dtype: torch.dtype = torch.float32
+) -> ContextIsotonicLayer:
+    """A layer with one context feature whose ids are the rows of a table of curves.
+
+    Args:
+        values: Values at the knots from lower to upper, ``[rows, units, buckets]``.
+        base: Those of the base curve, which unknown ids have, ``[units, buckets]``.
+        grid: Where the knots are.
+        name: Name of the context feature.
+        dtype: Type of the parameters.
+
+    >>> table_layer(torch.zeros(5, 2, 2), torch.zeros(2, 2), grid=Grid(0, 1, 1)).contexts
+    {'curve': 5}
+    """
+    layer = ContextIsotonicLayer({name: len(values)}, units=len(base), grid=grid, extrapolation="extend").to(dtype)
+    layer.base.set_values(base)
+    (slope, bias), (base_slope, base_bias) = (knot_slopes(curves, grid=grid) for curves in (values, base))
     table: Any = layer.tables[0]
-    with torch.no_grad():
-        table.rows.weight[1:] = torch.as_tensor(offset, dtype=dtype)  # row 0 is id -1
+    with torch.no_grad():  # row 0 of the tables is id -1
+        table.bias.weight[1:] = bias - base_bias
+        table.rows.weight[1:] = (slope - base_slope).flatten(1)
     return layer
 
 
@@ -96,15 +113,6 @@ def from_layer(
     words = [_words(name, size, vocabulary) for name, size in layer.contexts.items()]
     keys = tuple(tuple(words[place][level[:, place]] for place in range(level.shape[1])) for level in ids)
     return _curves(layer, keys, np.concatenate(parts))
-
-
-def _filled(layer: IsotonicLayer, slope: NDArray[np.float64], bias: float) -> IsotonicLayer:
-    """A layer of one unit with given slopes and bias."""
-    with torch.no_grad():
-        layer.weight[0] = torch.as_tensor(slope)
-        if layer.bias is not None:
-            layer.bias[0] = float(bias)
-    return layer
 
 
 @torch.no_grad()

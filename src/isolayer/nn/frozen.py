@@ -100,7 +100,7 @@ class FrozenCurves(nn.Module):
         ids = (part - 1 for part in torch.unravel_index(index, sizes))
         with torch.no_grad():
             values = layer.knot_values(dict(zip(layer.contexts, ids, strict=True)))[..., 1:]
-        return cls(values, grid=layer.grid, contexts=layer.contexts, extrapolation=layer.base.extrapolation)
+        return cls(values, grid=layer.grid, contexts=layer.contexts, extrapolation=layer.extrapolation)
 
     @classmethod
     def from_curves(

@@ -48,6 +48,26 @@ def knot_values(slope: Tensor, bias: Tensor | None = None, *, grid: Grid) -> Ten
     return apply(_PrefixSum, rises)
 
 
+def knot_slopes(values: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
+    r"""Slopes and bias of a curve from its values at the knots: the inverse of `knot_values`.
+
+    :math:`w_j = (k_{j+1} - k_j) / \Delta` and :math:`b = k_1 - L`. Bucket 0 lies below the grid, where no input falls,
+    so its slope is free; here it is 1.
+
+    Args:
+        values: Values at the knots from ``lower`` to ``upper``, as `Curves.values` has them, shape ``[..., buckets]``.
+        grid: Where the knots are.
+
+    Returns:
+        Slopes ``[..., buckets]`` and biases ``[...]``.
+
+    >>> knot_slopes(torch.tensor([0.0, 2.0, 2.0]), grid=Grid(lower=0, upper=2, step=1))
+    (tensor([1., 2., 0.]), tensor(0.))
+    """
+    slope = values.diff(dim=-1) / grid.step
+    return torch.cat([torch.ones_like(slope[..., :1]), slope], dim=-1), values[..., 0] - grid.lower
+
+
 def _expanded(x: Tensor, rows: Tensor) -> Tensor:
     return x.expand(torch.broadcast_shapes(x.shape, rows.shape))
 

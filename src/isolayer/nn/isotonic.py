@@ -6,14 +6,21 @@ Parameters live here; the mathematics is in `functional`, the choice of a curve 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
-from isolayer.nn.functional import Extrapolation, apply, knot_values, piecewise_linear, piecewise_linear_inverse
+from isolayer.nn.functional import (
+    Extrapolation,
+    apply,
+    knot_slopes,
+    knot_values,
+    piecewise_linear,
+    piecewise_linear_inverse,
+)
 
 Constraint = Literal["relu", "softplus"] | None
 
@@ -93,6 +100,8 @@ class IsotonicLayer(nn.Module):
             [ 0.5000,  0.5000]])
     """
 
+    is_curve = True
+
     def __init__(
         self,
         units: int = 1,
@@ -170,6 +179,28 @@ class IsotonicLayer(nn.Module):
         )
 
     @torch.no_grad()
+    def set_values(self, values: Tensor) -> Self:
+        """Take the curves with these values at the knots from lower to upper, ``[units, buckets]``.
+
+        >>> layer = IsotonicLayer(grid=Grid(lower=0, upper=1, step=1)).set_values(torch.tensor([[1.0, 3.0]]))
+        >>> layer(torch.tensor([0.5])).detach()
+        tensor([[2.]])
+        """
+        if self.constraint == "softplus" or self.bias is None:
+            raise InputError("set_values: expected constraint 'relu' or None and a bias, got another layer; use those")
+        if values.shape != self.weight.shape:
+            raise InputError(
+                f"values: expected shape {list(self.weight.shape)}, got {list(values.shape)}; "
+                "leave out the knot below the grid"
+            )
+        if self.constraint == "relu" and bool((values.diff(dim=1) < 0).any()):
+            raise InputError("values: expected curves that never decrease, got one that does; use constraint=None")
+        slope, bias = knot_slopes(values, grid=self.grid)
+        self.weight.copy_(slope)
+        self.bias.copy_(bias)
+        return self
+
+    @torch.no_grad()
     def curve(self) -> tuple[Tensor, Tensor]:
         """Each unit's curve as points: ``x`` at the knots from lower to upper, ``[buckets]``; ``y [units, buckets]``.
 
@@ -223,6 +254,8 @@ class IsotonicEmbedding(nn.Module):
             [1.5000, 1.5000]])
     """
 
+    is_curve = True
+
     def __init__(
         self, levels: int, dim: int, *, constraint: Literal["relu", "softplus"] = "relu", init: float = 0.1
     ) -> None:
@@ -261,32 +294,3 @@ class IsotonicEmbedding(nn.Module):
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""
         return f"levels={self.levels}, dim={self.dim}, constraint={self.constraint!r}"
-
-
-def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> list[dict[str, Any]]:
-    """Parameters of ``module`` for an optimiser: those of curves learn at ``curve_lr`` times ``lr``.
-
-    A bucket weight is touched only by the inputs that reach its bucket, so at a backbone's rate curves lag behind
-    and every comparison becomes an artefact of the optimiser.
-
-    Args:
-        module: A model with isotonic layers anywhere inside it.
-        lr: Learning rate of everything else.
-        curve_lr: How many times faster curves learn.
-
-    >>> model = nn.Sequential(nn.Linear(3, 1), IsotonicLayer())
-    >>> [(len(group["params"]), group["lr"]) for group in parameter_groups(model, lr=0.001)]
-    [(2, 0.001), (2, 0.01)]
-    """
-    curves = {
-        id(parameter)
-        for child in module.modules()
-        if isinstance(child, (IsotonicLayer, IsotonicEmbedding)) or getattr(child, "is_curve", False)
-        for parameter in child.parameters()
-    }
-    rest = [p for p in module.parameters() if id(p) not in curves]
-    groups = [
-        {"params": rest, "lr": lr},
-        {"params": [p for p in module.parameters() if id(p) in curves], "lr": lr * curve_lr},
-    ]
-    return [group for group in groups if group["params"]]

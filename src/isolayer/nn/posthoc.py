@@ -20,6 +20,7 @@ from isolayer.fitting.hierarchy import Shrinkage
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.convert import table_layer
 from isolayer.nn.isotonic import IsotonicLayer
 
 _BLOCK = 1_000_000  # rows held before they become sums
@@ -45,7 +46,7 @@ class CalibratedModel(nn.Module):
         super().__init__()
         self.model, self.contexts = model, dict(contexts)
         if not contexts:
-            self.layer: nn.Module = _global_layer(curves)
+            self.layer: nn.Module = _layer(curves, None)
             return
         sizes = [size + 1 for size in contexts.values()]  # room for -1, which is unknown
         combinations = math.prod(sizes)
@@ -60,7 +61,7 @@ class CalibratedModel(nn.Module):
         served = np.stack([curve.rows_of(columns, combinations) for curve in curves], 1)  # [combinations, tasks]
         rows, row_of = np.unique(served, axis=0, return_inverse=True)
         self.register_buffer("row_of", torch.from_numpy(row_of.reshape(-1)))
-        self.layer = _context_layer(curves, rows)
+        self.layer = _layer(curves, rows)
 
     def forward(self, inputs: Any, context: Mapping[str, Tensor] | None = None) -> Tensor:
         """Calibrated logits of the shape of the model's.
@@ -173,29 +174,10 @@ def _added(
     return [old.merge(part) for old, part in zip(histograms, new, strict=True)] if histograms else new
 
 
-def _weights(values: NDArray[np.float64], grid: Grid) -> tuple[Tensor, Tensor]:
-    """Bucket weights ``[..., buckets]`` and biases ``[...]`` of curves with these values at ``lower .. upper``."""
-    slope = np.diff(values, axis=-1) / grid.step
-    weight = np.concatenate([np.ones_like(slope[..., :1]), slope], axis=-1)  # bucket 0 is below the grid
-    bias = values[..., 0] - grid.lower
-    return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
-
-
-def _global_layer(curves: list[Curves]) -> IsotonicLayer:
-    layer = IsotonicLayer(len(curves), grid=curves[0].grid, extrapolation="extend")
-    weight, bias = _weights(np.stack([curve.values[0] for curve in curves]), layer.grid)
-    layer.load_state_dict({"weight": weight, "bias": bias})
-    return layer
-
-
-def _context_layer(curves: list[Curves], rows: NDArray[np.int64]) -> ContextIsotonicLayer:
-    """A layer over ``rows [n, tasks]``: for each, the row of every task's curve. The base is the global curve."""
-    grid = curves[0].grid
-    layer = ContextIsotonicLayer({"row": len(rows)}, units=len(curves), grid=grid, extrapolation="extend")
+def _layer(curves: list[Curves], rows: NDArray[np.int64] | None) -> IsotonicLayer | ContextIsotonicLayer:
+    """The curves as a layer, one unit per task; ``rows [n, tasks]``, the row of each task's curve for every context."""
+    grid, base = curves[0].grid, torch.as_tensor(np.stack([curve.values[0] for curve in curves]))
+    if rows is None:
+        return IsotonicLayer(len(curves), grid=grid, extrapolation="extend").set_values(base)
     values = np.stack([curve.values[rows[:, task]] for task, curve in enumerate(curves)], 1)  # [n, tasks, knots]
-    base_weight, base_bias = _weights(np.stack([curve.values[0] for curve in curves]), grid)
-    weight, bias = _weights(values, grid)
-    delta = torch.cat([(bias - base_bias).unsqueeze(-1), weight - base_weight], -1)  # [n, tasks, 1 + buckets]
-    table = torch.cat([torch.zeros(1, delta[0].numel()), delta.flatten(1)])  # row 0 is the unknown context
-    layer.load_state_dict({"base.weight": base_weight, "base.bias": base_bias, "tables.0.rows.weight": table})
-    return layer
+    return table_layer(torch.as_tensor(values), base, grid=grid, name="row")

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from isolayer.debias.loss import stacked_labels, weighted_bce
 from isolayer.errors import InputError
-from isolayer.nn.isotonic import parameter_groups
+from isolayer.nn.rates import parameter_groups
 from isolayer.training.parquet_batches import Batch, Columns, LogBatches, ParquetLogs
 
 HELD_OUT_LOSS = "held_out_loss"

@@ -1,6 +1,7 @@
 """Context keys: every kind of column gives the same codes, and values come back from them."""
 
-import sys
+import datetime
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -131,37 +132,120 @@ def test_combinations_are_in_lexicographic_order():
     assert group.tolist() == [2, 0, 1, 0]
 
 
-def test_without_arrow_the_answers_are_the_same(monkeypatch):
-    with_arrow = encode(STRINGS)
-    monkeypatch.setattr("isolayer.fitting.categories.find_spec", lambda name: None)
-    monkeypatch.delitem(sys.modules, "pyarrow")
-    without = encode(STRINGS)
-    assert [part.tolist() for part in with_arrow] == [part.tolist() for part in without]
-    assert encode([True, None])[0].tolist() == [True, None]
-    assert encode([2.0, float("nan")])[0].tolist() == [2, None]
-    with pytest.raises(InputError, match="one type"):
-        encode(["a", 1])
+FLOATS = {"numpy": np.array, "list": list, "arrow": pa.array, "polars": pl.Series, "pandas": pd.Series}
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (np.array([0.5]), r"context c: expected strings, integers or booleans, got 0.5; bin or convert it"),
-        (["a", 1], r"context c: expected values of one type, got a mixture"),
-        (
-            pd.Series(pd.to_datetime(["2020-01-01"])),
-            r"context c: expected strings, integers or booleans, got timestamp",
-        ),
-        (np.array([2**63], np.uint64), r"context c: expected integers below 2\*\*63, got 9223372036854775808"),
-    ],
-)
+@pytest.mark.parametrize("container", FLOATS.values(), ids=FLOATS)
+def test_a_number_that_equals_no_key_is_unseen_and_nan_is_missing(container):
+    """Lookups never fail by value: engines cannot either."""
+    column = container([7.0, -0.0, 0.5, 1e300, float("inf"), -float("inf"), float("nan")])
+    assert lookup(column, np.array([0, 7])).tolist() == [1, 0, -1, -1, -1, -1, -1]
+    assert lookup(column, np.array([0, 7, None], dtype=object)).tolist() == [1, 0, -1, -1, -1, -1, 2]
+
+
+def test_integers_beyond_64_bits_are_unseen():
+    known = np.array([2**63 - 1, None], dtype=object)
+    assert lookup(np.array([2**63 - 1, 2**63], np.uint64), known).tolist() == [0, -1]
+    assert lookup(pa.array([2**63 - 1, 2**63, None], pa.uint64()), known).tolist() == [0, -1, 1]
+    assert lookup([Decimal(2**63 - 1), Decimal(2**63), Decimal(10) ** 30], known).tolist() == [0, -1, -1]
+
+
+def test_whole_decimals_are_integers():
+    rows = [Decimal("2.00"), None, Decimal("-1"), Decimal("2")]
+    for column in (rows, pa.array(rows), pl.Series(rows), pd.Series(rows), np.array(rows, dtype=object)):
+        vocabulary, codes = encode(column)
+        assert (vocabulary.tolist(), codes.tolist()) == ([-1, 2, None], [1, 2, 0, 1])
+    assert lookup([Decimal("2.5"), Decimal("2")], np.array([2])).tolist() == [-1, 0]
+    tiny = pa.array([Decimal("2." + "0" * 29 + "1")], pa.decimal128(38, 30))  # a double would round it to 2
+    assert lookup(tiny, np.array([2])).tolist() == [-1]
+
+
+def test_strings_with_nul_are_unseen_and_no_keys():
+    """Postgres cannot hold them and numpy drops them at the end of a string, so that "a" would stand for "a\0"."""
+    asked = ["a", "a\0", "a\0b", "\0", ""]
+    for container in CONTAINERS.values():
+        assert lookup(container(asked), np.array(["", "a"])).tolist() == [1, -1, -1, -1, 0]
+    with pytest.raises(InputError, match=r"context c: expected strings without NUL, got 'a\\x00'; clean the column"):
+        encode(["b", "a\0"], "c")
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(np.float64, 53), (np.float32, 24), (np.float16, 11)])
+def test_floats_too_narrow_for_the_keys_are_refused(kind, bits):
+    known, column = np.array([0, 2**bits]), np.array([0.0], kind)
+    message = rf"context c: expected integers, since some keys are beyond 2\*\*{bits}, got {kind.__name__}; convert the"
+    for floats in (column, pa.array(column), pl.Series(column) if kind != np.float16 else column):
+        with pytest.raises(InputError, match=message):
+            lookup(floats, known, "c")
+        assert lookup(floats, np.array([0, 2**bits - 1]), "c").tolist() == [0]
+    with pytest.raises(InputError, match="context c: expected strings, integers or booleans, got"):
+        encode(np.array([2**bits], kind), "c")
+
+
+def test_only_values_that_occur_count():
+    """A categorical may list what never occurs, be it unfit or missing."""
+    words = pa.array(["b", "a\0", None, "a"])
+    column = pa.DictionaryArray.from_arrays(pa.array([3, 0, None]), words)
+    vocabulary, codes = encode(column)
+    assert (vocabulary.tolist(), codes.tolist()) == (["a", "b", None], [0, 1, 2])
+    column = pa.DictionaryArray.from_arrays(pa.array([3, 2]), words)  # missing by its word
+    assert encode(column)[0].tolist() == ["a", None]
+
+
+NOON = datetime.datetime(2026, 1, 1, 12)
+UNFIT = {
+    "fraction": (np.array([0.5]), "expected strings, integers or booleans, got 0.5; bin or convert it"),
+    "decimal": ([Decimal("0.5")], "expected strings, integers or booleans, got 0.5; bin or convert it"),
+    "infinity": ([float("inf")], "expected strings, integers or booleans, got inf; bin or convert it"),
+    "mixture": (["a", 1], "expected values of one type, got a mixture"),
+    "booleans and numbers": ([True, 1], "expected values of one type, got a mixture"),
+    "large": (
+        np.array([2**63], np.uint64),
+        r"expected integers from -2\*\*63 to 2\*\*63 - 1, got 9223372036854775808;",
+    ),
+    "larger": ([2**70], r"expected integers from -2\*\*63 to 2\*\*63 - 1, got"),
+    "large decimal": ([Decimal(2**63)], r"expected integers from -2\*\*63 to 2\*\*63 - 1, got 9223372036854775808;"),
+    "date": ([datetime.date(2026, 1, 1)], "expected strings, integers or booleans, got date"),
+    "time": (pd.Series([NOON]), "expected strings, integers or booleans, got timestamp"),
+    "time zone": (pd.Series([NOON]).dt.tz_localize("Asia/Tokyo"), "expected strings, integers or booleans, got timest"),
+    "numpy time": (np.array([NOON], "datetime64[s]"), "expected strings, integers or booleans, got timestamp"),
+    "duration": ([datetime.timedelta(1)], "expected strings, integers or booleans, got duration"),
+    "polars date": (pl.Series([NOON.date()]), "expected strings, integers or booleans, got date"),
+    "category of dates": (
+        pa.array([NOON]).dictionary_encode(),
+        "expected strings, integers or booleans, got timestamp",
+    ),
+    "bytes": ([b"a"], "expected strings, integers or booleans, got binary"),
+    "lists": ([[1], [2]], "expected strings, integers or booleans, got list"),
+    "complex": (np.array([1j]), "expected strings, integers or booleans, got complex128"),
+    "two dimensions": (np.zeros((2, 2)), r"expected one column, got shape \(2, 2\)"),
+    "surrogate": (["\ud800"], "expected text, got what UTF-8 cannot hold"),
+}
+
+
+@pytest.mark.parametrize(("column", "message"), UNFIT.values(), ids=UNFIT)
 def test_columns_that_cannot_be_keys(column, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"context c: {message}"):
         encode(column, "c")
 
 
-def test_lookup_refuses_another_type():
-    with pytest.raises(
-        InputError, match="context c: expected integers as when fitted, got strings; convert the column"
-    ):
-        lookup(["1"], np.array([1]), "c")
+@pytest.mark.parametrize(
+    ("known", "column", "message"),
+    [
+        ([1], ["1"], "expected integers as when fitted, got strings"),
+        (["1"], [1], "expected strings as when fitted, got integers"),
+        (["1"], [1.5], "expected strings as when fitted, got integers"),
+        ([0, 1], [True], "expected integers as when fitted, got booleans"),
+        ([True], [1], "expected booleans as when fitted, got integers"),
+        (["a"], [NOON], "expected strings, integers or booleans, got timestamp"),
+    ],
+)
+def test_lookup_refuses_another_type(known, column, message):
+    with pytest.raises(InputError, match=f"context c: {message}"):
+        lookup(column, np.array(known), "c")
+
+
+def test_nothing_has_every_type():
+    for nothing in ([], [None, None], pa.nulls(2), np.array([np.nan]), pd.Series([None], dtype=object)):
+        for known in (["a"], [1], [True]):
+            assert set(lookup(nothing, np.array(known)).tolist()) <= {-1}
+            assert set(lookup(nothing, np.array([*known, None], dtype=object)).tolist()) <= {1}

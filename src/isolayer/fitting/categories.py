@@ -1,17 +1,21 @@
-"""Context keys: columns of strings, integers or booleans, missing values allowed, turned into small integers and back.
+"""Context values: columns of strings, integers or booleans, missing values allowed, as small integers and back.
 
 A *vocabulary* is the sorted distinct values of one column: an array of ``int64``, ``bool`` or ``str``, or of objects
 when ``None`` (missing) stands last. Columns come as numpy arrays, lists, pandas or polars Series or pyarrow arrays.
-Where pyarrow is installed it does the hashing; without it the same answers come from Python. Nothing here knows of
-scores.
+What counts as equal is the same here as in every engine that serves curves:
+
+- Whole floats and decimals are integers, and NaN is missing, since a column of integers with gaps often comes so.
+- A value that equals no known one is unseen, whatever it is: 0.5, infinity, an integer beyond 64 bits, a string with
+  NUL. :func:`lookup` refuses types, never values; :func:`encode` also refuses values that cannot be kept as keys.
+- Booleans are not 0 and 1. Dates, times, durations, bytes and lists are refused: convert them to strings.
+
+Nothing here knows of scores.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +24,12 @@ from isolayer.errors import InputError
 
 Codes = NDArray[np.int64]
 Column = Any  # whatever `encode` takes
+Mask = NDArray[np.bool_]
+
+KINDS = {"i": "integers", "b": "booleans", "U": "strings"}  # by the dtype of a vocabulary
 
 _DENSE = 1 << 22  # up to so many possible codes a table beats hashing and sorting, however few rows there are
+_LIMITS = np.iinfo(np.int64)
 
 
 def context_names(contexts: Sequence[str]) -> tuple[str, ...]:
@@ -54,16 +62,20 @@ def encode(column: Column, name: str = "context") -> tuple[NDArray[Any], Codes]:
     >>> vocabulary.tolist(), codes.tolist()
     (['a', 'b', None], [1, 0, 2, 1])
     """
-    numbers = _numbers(column, name)
-    if numbers is not None:
-        values, missing = numbers
-        vocabulary, codes = _encode_numbers(values if missing is None else values[~missing])
+    read = _read(column, name)
+    present = slice(None) if read.missing is None else ~read.missing
+    if read.codes is None:
+        _refuse(read, present, name)
+        vocabulary, codes = _encode_numbers(read.values[present])
     else:
-        vocabulary, codes, missing = _encode_strings(column, name)
-    if missing is None:
+        used, codes = present_codes(read.codes[present], max(1, len(read.values)))  # a category may never occur
+        _refuse(read, used, name)
+        vocabulary, place = np.unique(read.values[used], return_inverse=True)
+        codes = place.astype(np.int64, copy=False)[codes]
+    if read.missing is None or not read.missing.any():
         return vocabulary, codes
-    everything = np.full(len(missing), len(vocabulary))
-    everything[~missing] = codes
+    everything = np.full(len(read.missing), len(vocabulary))
+    everything[~read.missing] = codes
     return np.array([*vocabulary.tolist(), None], dtype=object), everything
 
 
@@ -74,23 +86,19 @@ def lookup(column: Column, vocabulary: NDArray[Any], name: str = "context") -> C
     [1, -1, 0]
     """
     known, own = typed(vocabulary)
-    numbers = _numbers(column, name)
-    if numbers is not None and numbers[1] is None and len(known) and numbers[0].dtype == known.dtype:
-        return _lookup_numbers(numbers[0], known)
-    found, codes = encode(column, name)
-    values, missing = typed(found)
-    if len(values) and len(known) and values.dtype.kind != known.dtype.kind:
-        raise InputError(
-            f"context {name}: expected {_KINDS[known.dtype.kind]} as when fitted, got {_KINDS[values.dtype.kind]}; "
-            "convert the column"
-        )
-    place = np.full(len(found), -1)
-    if len(known):
-        guess = np.searchsorted(known, values).clip(max=len(known) - 1)
-        place[: len(values)] = np.where(known[guess] == values, guess, -1)
-    if missing and own:
-        place[-1] = len(known)
-    return place[codes]
+    read = _read(column, name)
+    present = read.values if read.missing is None or read.codes is not None else read.values[~read.missing]
+    if len(known) and len(present):
+        _refuse_other_type(read, known, name)
+        place = _places(read.values, known)
+        if read.unfit is not None:
+            place[read.unfit] = -1
+    else:
+        place = np.full(max(1, len(read.values)), -1)
+    place = place[: len(read.values)] if read.codes is None else place[read.codes]
+    if read.missing is not None:
+        place[read.missing] = len(known) if own else -1
+    return place
 
 
 def typed(vocabulary: NDArray[Any]) -> tuple[NDArray[Any], bool]:
@@ -144,27 +152,168 @@ def present_codes(code: Codes, size: int) -> tuple[Codes, Codes]:
     return np.flatnonzero(occurs), place_of[code]
 
 
-_KINDS = {"i": "integers", "b": "booleans", "U": "strings"}
+class _Read(NamedTuple):
+    """A column as it was read.
+
+    Args:
+        values: Integers, booleans or strings: one per row ``[n]``, or the distinct ones ``[m]`` if there are codes.
+        codes: Which of the values each row has ``[n]``, or None.
+        missing: Which rows have no value ``[n]``; None if all have one.
+        unfit: Which of the values can be no key, and stand there as something else; None if all can.
+        given: The values as they were given, for an error.
+        exact: Floats below this tell integers apart; None for other types.
+    """
+
+    values: NDArray[Any]
+    codes: Codes | None
+    missing: Mask | None
+    unfit: Mask | None
+    given: Any
+    exact: int | None = None
 
 
-def _numbers(column: Column, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None] | None:
-    """Values of an integer or boolean column and where they are missing; None when the column holds something else."""
-    dtype = getattr(column, "dtype", None)
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
-        return None
-    values = np.asarray(column)
-    if dtype.kind == "b":
-        return values, None
-    if dtype.kind in "iu":
-        if dtype.kind == "u" and dtype.itemsize == 8 and len(values) and int(values.max()) > np.iinfo(np.int64).max:
-            raise InputError(f"context {name}: expected integers below 2**63, got {values.max()}; use strings")
-        return values.astype(np.int64, copy=False), None
-    missing = np.isnan(values)
-    values = np.where(missing, 0, values.astype(np.float64))
-    unfit = values[(values != np.round(values)) | (np.abs(values) >= 2**53)]
-    if len(unfit):
-        raise InputError(f"context {name}: expected strings, integers or booleans, got {unfit[0]}; bin or convert it")
-    return values.astype(np.int64), (missing if missing.any() else None)
+def _read(column: Column, name: str) -> _Read:
+    given = column if isinstance(getattr(column, "dtype", None), np.dtype) else None
+    if given is None or given.dtype.kind not in "biufc":
+        return _read_by_arrow(column, name)
+    given = np.asarray(given)
+    if given.dtype.kind == "c":
+        raise _unfit_type(name, given.dtype)
+    if given.ndim != 1:
+        raise InputError(f"context {name}: expected one column, got shape {given.shape}; give one dimension")
+    values, missing, unfit, exact = _whole(given)
+    return _Read(values, None, missing, unfit, given, exact)
+
+
+def _whole(given: NDArray[Any]) -> tuple[NDArray[Any], Mask | None, Mask | None, int | None]:
+    """Numbers as booleans or 64-bit integers; which are missing, which are no such, and what floats tell apart."""
+    if given.dtype.kind in "bi":
+        return given.astype(bool if given.dtype.kind == "b" else np.int64, copy=False), None, None, None
+    if given.dtype.kind == "u":
+        return given.astype(np.int64), None, _some(given > _LIMITS.max), None
+    exact = 2 ** (int(np.finfo(given.dtype).nmant) + 1)
+    missing, numbers = np.isnan(given), given.astype(np.float64)
+    fit = (numbers == np.round(numbers)) & (np.abs(numbers) < exact)  # not of NaN
+    return np.where(fit, numbers, 0).astype(np.int64), _some(missing), _some(~(fit | missing)), exact
+
+
+def _some(mask: Mask) -> Mask | None:
+    return mask if mask.any() else None
+
+
+def _read_by_arrow(column: Column, name: str) -> _Read:
+    """A column whose distinct values Arrow finds."""
+    import pyarrow as pa
+
+    array = _arrow(column, name)
+    if pa.types.is_floating(array.type) or (pa.types.is_integer(array.type) and not array.null_count):
+        return _read(array.to_numpy(zero_copy_only=False), name)  # these need no hashing; nulls become NaN
+    if not pa.types.is_dictionary(array.type):
+        if pa.types.is_string_view(array.type):  # Arrow cannot hash these
+            array = array.cast(pa.large_string())
+        if not _may_be_keys(array.type):
+            raise _unfit_type(name, array.type)
+        array = array.dictionary_encode()
+    words = array.dictionary
+    if not _may_be_keys(words.type):
+        raise _unfit_type(name, words.type)
+    codes = array.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    if len(words) == 0 or pa.types.is_null(words.type):
+        return _Read(np.zeros(0, bool), codes, np.ones(len(codes), bool), None, words)
+    values, gone, unfit, exact = _words(words)
+    return _Read(values, codes, _some(missing if gone is None else missing | gone[codes]), unfit, words, exact)
+
+
+def _arrow(column: Column, name: str) -> Any:
+    """A column as one Arrow array."""
+    import pyarrow as pa
+
+    if hasattr(column, "to_arrow"):  # a polars Series
+        column = column.to_arrow()
+    try:
+        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
+    except OverflowError as error:
+        raise _too_large(name, "a larger one") from error
+    except UnicodeEncodeError as error:
+        raise InputError(f"context {name}: expected text, got what UTF-8 cannot hold ({error}); clean it") from error
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(
+            f"context {name}: expected values of one type, got a mixture ({error}); convert the column"
+        ) from error
+    return array.unify_dictionaries().combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _may_be_keys(kind: Any) -> bool:
+    """Whether values of an Arrow type can be keys; categories are looked into later."""
+    import pyarrow.types as types
+
+    tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_string)
+    return any(test(kind) for test in (*tests, types.is_large_string, types.is_null))
+
+
+def _words(words: Any) -> tuple[NDArray[Any], Mask | None, Mask | None, int | None]:
+    """Distinct values of an Arrow array in numpy; which are missing, which are unfit, and what floats tell apart."""
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    gone = _some(words.is_null().to_numpy(zero_copy_only=False))
+    if types.is_decimal(words.type):
+        values, unfit = _whole_decimals(words.to_pylist())
+        return values, gone, unfit, None
+    if types.is_string(words.type) or types.is_large_string(words.type):
+        words = words.fill_null("")
+        unfit = pc.match_substring(words, "\0").to_numpy(zero_copy_only=False)
+        return np.array(words.to_pylist(), dtype=str), gone, _some(unfit), None
+    numbers = words if types.is_floating(words.type) else words.fill_null(False if types.is_boolean(words.type) else 0)
+    values, nan, unfit, exact = _whole(numbers.to_numpy(zero_copy_only=False))  # nulls among floats become NaN
+    return values, nan if gone is None else gone, unfit, exact
+
+
+def _whole_decimals(given: Sequence[Any]) -> tuple[NDArray[Any], Mask | None]:
+    fit = [value is None or (value == int(value) and _LIMITS.min <= value <= _LIMITS.max) for value in given]
+    values = [int(value) if value is not None and good else 0 for value, good in zip(given, fit, strict=True)]
+    return np.array(values, np.int64), _some(~np.array(fit, bool))
+
+
+def _refuse(read: _Read, chosen: Any, name: str) -> None:
+    """Raise when one of the chosen values can be no key."""
+    if read.unfit is None or not read.unfit[chosen].any():
+        return
+    first = np.arange(len(read.values))[chosen][read.unfit[chosen]][0]
+    value = read.given[int(first)]
+    value = value.as_py() if hasattr(value, "as_py") else value
+    if isinstance(value, str):
+        raise InputError(f"context {name}: expected strings without NUL, got {value!r}; clean the column")
+    if read.exact is None and value == value // 1:
+        raise _too_large(name, value)
+    raise InputError(f"context {name}: expected strings, integers or booleans, got {value}; bin or convert it")
+
+
+def _refuse_other_type(read: _Read, known: NDArray[Any], name: str) -> None:
+    """Raise when a column is not of the type of the known values, or has floats too coarse to tell them apart."""
+    kind = read.values.dtype.kind
+    if kind != known.dtype.kind:
+        raise InputError(
+            f"context {name}: expected {KINDS[known.dtype.kind]} as when fitted, got {KINDS[kind]}; convert the column"
+        )
+    if read.exact is not None and max(-int(known[0]), int(known[-1])) >= read.exact:
+        bits = read.exact.bit_length() - 1
+        raise InputError(
+            f"context {name}: expected integers, since some keys are beyond 2**{bits}, got "
+            f"float{_FLOATS[bits]}; convert the column"
+        )
+
+
+_FLOATS = {53: 64, 24: 32, 11: 16}  # bits of a float by those of its fraction
+
+
+def _places(values: NDArray[Any], known: NDArray[Any]) -> Codes:
+    """Place of each value among the known, sorted ones; -1 where it is not there."""
+    if values.dtype.kind == "U":
+        guess = np.searchsorted(known, values).clip(max=len(known) - 1)
+        return np.where(known[guess] == values, guess, -1)
+    return _lookup_numbers(values, known)
 
 
 def _encode_numbers(values: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
@@ -193,74 +342,11 @@ def _lookup_numbers(values: NDArray[Any], known: NDArray[Any]) -> Codes:
     return np.asarray(table[np.clip(values, below, above) - below])
 
 
-def _encode_strings(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDArray[np.bool_] | None]:
-    """Vocabulary without None, codes of the rows that have a value, and which rows have none."""
-    if "pyarrow" in sys.modules or find_spec("pyarrow") is not None:
-        values, codes, missing = _hash_by_arrow(column, name)
-    else:
-        values, codes, missing = _hash_by_dict(column, name)
-    values, _ = _numbers(values, name) or (values, None)  # whole numbers may come as floats
-    if values.dtype.kind not in _KINDS:
-        raise _unfit(name, values.dtype)
-    used, codes = present_codes(codes, max(1, len(values)))  # a categorical may list what never occurs
-    vocabulary, place = np.unique(values[used], return_inverse=True)
-    return vocabulary, place.astype(np.int64, copy=False)[codes], missing
+def _too_large(name: str, value: object) -> InputError:
+    return InputError(
+        f"context {name}: expected integers from -2**63 to 2**63 - 1, got {value}; use strings, or leave it out"
+    )
 
 
-def _hash_by_arrow(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDArray[np.bool_] | None]:
-    import pyarrow as pa
-
-    if hasattr(column, "to_arrow"):  # a polars Series
-        column = column.to_arrow()
-    try:
-        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(
-            f"context {name}: expected values of one type, got a mixture ({error}); convert the column"
-        ) from error
-    if isinstance(array, pa.ChunkedArray):
-        array = array.unify_dictionaries().combine_chunks()
-    array, missing = _without_missing(array)
-    if not pa.types.is_dictionary(array.type):
-        array = array.cast(pa.large_string()) if pa.types.is_string_view(array.type) else array
-        array = array.dictionary_encode()
-    kind = array.type.value_type
-    if pa.types.is_integer(kind):
-        values = array.dictionary.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    elif pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        values = array.dictionary.to_numpy(zero_copy_only=False).astype(bool)
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        values = np.array(array.dictionary.to_pylist(), dtype=str)
-    elif pa.types.is_floating(kind):
-        values = array.dictionary.to_numpy(zero_copy_only=False)
-    else:
-        raise _unfit(name, kind)
-    return values, array.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), missing
-
-
-def _without_missing(array: Any) -> tuple[Any, NDArray[np.bool_] | None]:
-    """The values of an Arrow array that are neither null nor NaN, and where it has none; None if it has all."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(array.type) and pa.types.is_floating(array.type.value_type):
-        array = array.dictionary_decode()  # NaN may be one of its words
-    if not array.null_count and not pa.types.is_floating(array.type):
-        return array, None
-    missing = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-    return (array.filter(~missing), missing) if missing.any() else (array, None)
-
-
-def _hash_by_dict(column: Column, name: str) -> tuple[NDArray[Any], Codes, NDArray[np.bool_] | None]:
-    rows = list(column)
-    absent = np.fromiter((row is None or row != row for row in rows), bool, len(rows))
-    rows = [row for row, none in zip(rows, absent, strict=True) if not none]
-    kinds = {"b" if isinstance(row, bool | np.bool_) else np.asarray(row).dtype.kind for row in rows}
-    if len(kinds) > 1:
-        raise InputError(f"context {name}: expected values of one type, got a mixture; convert the column")
-    codes = {row: code for code, row in enumerate(dict.fromkeys(rows))}
-    code = np.fromiter(map(codes.__getitem__, rows), np.int64, len(rows))
-    return np.array(list(codes) or np.empty(0, bool)), code, (absent if absent.any() else None)
-
-
-def _unfit(name: str, kind: object) -> InputError:
+def _unfit_type(name: str, kind: object) -> InputError:
     return InputError(f"context {name}: expected strings, integers or booleans, got {kind}; convert the column")

@@ -360,7 +360,7 @@ def _bad_rows(cells: pa.Table, spec: ColumnSpec) -> dict[str, int]:
 
 def _histogram(cells: pa.Table, spec: ColumnSpec) -> Histogram:
     """Number the groups of an engine's answer, and put its cells in order."""
-    coded = [encode(_fast(cells[_context(place)]), name) for place, name in enumerate(spec.contexts)]
+    coded = [encode(cells[_context(place)], name) for place, name in enumerate(spec.contexts)]
     sizes = [len(vocabulary) for vocabulary, _ in coded]
     parts, group = combine([codes for _, codes in coded], sizes, len(cells))
     keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
@@ -377,11 +377,6 @@ def _histogram(cells: pa.Table, spec: ColumnSpec) -> Histogram:
     totals = {name: column[order].astype(np.float64, copy=False) for name, column in present.items()}
     place = group[order], fold[order], at[order]
     return Histogram(spec.grid, spec.contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names))
-
-
-def _fast(column: pa.ChunkedArray) -> Any:
-    """Integers as numpy has them, which need no hashing to be numbered."""
-    return column.to_numpy() if pa.types.is_integer(column.type) and not column.null_count else column
 
 
 def _order(cell: NDArray[np.int64], size: int) -> NDArray[np.int64] | None:

@@ -273,7 +273,7 @@ def test_a_fit_of_a_table_holds_to_the_settings():
         )
     assert sum(dropping.dropped_rows_.values()) == 6  # one of the bad rows is bad by its weight only
     one = rows().filter(rows()["label"])
-    with pytest.raises(InputError, match="one class only"):
+    with pytest.raises(InputError, match="expected both classes among the rows"):
         IsotonicCalibrator().fit_table(one)
     for empty in (table.slice(0, 0), {"score": [], "label": []}, table.to_pandas().iloc[:0]):
         with pytest.raises(InputError, match="table: expected at least one row that weighs something, got no rows"):

@@ -150,7 +150,7 @@ def debiasing(seed: int, *, quick: bool) -> tuple[Feed, dict[str, Policy]]:
     models: dict[str, Naive | DualHead] = {
         "control": Naive(network(columns), **plain),
         DROPOUT: PositionDropout(network(columns + 8), contexts=CONTEXTS, drop=0.15, dim=4, **plain),
-        JOINT: DualHead(network(columns), contexts=CONTEXTS, **plain),
+        JOINT: DualHead(network(columns), contexts=CONTEXTS, anchor="joint", **plain),
         DETACHED: DualHead(network(columns), contexts=CONTEXTS, anchor="detached", **plain),
     }
     policies = {name: by_value(train(model, log, seed=seed).serving(), VALUE) for name, model in models.items()}

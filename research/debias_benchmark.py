@@ -323,7 +323,10 @@ def throughput(seed: int, *, rows: int = 4096, steps: int = 30) -> float:
         layers = [(nn.Linear(one, two), nn.ReLU()) for one, two in pairwise(sizes)]
         return nn.Sequential(*(layer for pair in layers for layer in pair))
 
-    models: list[Model] = [Naive(backbone(), width=128, tasks=tasks), DualHead(backbone(), width=128, tasks=tasks)]
+    models: list[Model] = [
+        Naive(backbone(), width=128, tasks=tasks),
+        DualHead(backbone(), width=128, tasks=tasks, anchor="joint"),
+    ]
     optimisers = [torch.optim.Adam(parameter_groups(model, 1e-3)) for model in models]
     seconds = np.zeros((steps, 2))
     for step in range(steps):  # in turns, so that whatever else the machine does falls on both

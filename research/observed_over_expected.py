@@ -62,7 +62,7 @@ def run_unit(unit: Unit) -> Numbers:
     production = train(Naive(network(width), width=WIDTH), older, seed=first)
     traffic = as_log(world.log(sessions, seed=first + 1, policy=ranking(production)), ("click",))
     baseline = train(Naive(network(width), width=WIDTH), traffic, seed=first + 1)
-    dual = DualHead(network(width), width=WIDTH, tasks=("click",), contexts=CONTEXTS)
+    dual = DualHead(network(width), width=WIDTH, tasks=("click",), contexts=CONTEXTS, anchor="joint")
     dual = train(dual, traffic, seed=first + 1)
     numbers: Numbers = {}
     for name, model in (("baseline", baseline), ("inference head", dual)):

@@ -33,9 +33,9 @@ LABELS = ("click", "like")
 CONTEXTS = {"position": 10, "device": 3}
 DROPOUTS = {f"dropout {rate:.2f}": rate for rate in DROP_RATES}
 DUALS: dict[str, dict[str, Any]] = {
-    "dual head": {},
+    "dual head": {"anchor": "joint"},
     "dual head, detached anchor": {"anchor": "detached"},
-    "parallel heads": {"wiring": "parallel"},
+    "parallel heads": {"anchor": "joint", "wiring": "parallel"},
 }
 TABLE = {  # the paper's, by line and task: delta AUC, delta NE
     ("dropout 0.15", "like"): ("-0.34%", "+0.21%"),

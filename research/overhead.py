@@ -146,7 +146,12 @@ def distilled(seed: int, *, quick: bool) -> Numbers:
     world, sessions = feed(seed), 6_000 if quick else 30_000
     log, test = (as_log(world.log(size, seed=2 * seed + k), TWELVE) for k, size in ((0, sessions), (1, 20_000)))
     model = DualHead(
-        network(world.population.features), width=WIDTH, tasks=TWELVE, contexts=CONTEXTS, decreasing=FALLING
+        network(world.population.features),
+        width=WIDTH,
+        tasks=TWELVE,
+        contexts=CONTEXTS,
+        anchor="joint",
+        decreasing=FALLING,
     )
     train(model, log, seed=seed)
     curves = model.context_curves

@@ -89,7 +89,8 @@ def run_unit(unit: Unit) -> Numbers:
     log = as_log(world.log(sessions, seed=3 * unit.seed), TWELVE)
     shape: dict[str, Any] = {"width": WIDTH, "tasks": TWELVE, "decreasing": FALLING}
     naive = train(Naive(network(world.population.features), **shape), log, seed=unit.seed)
-    dual = train(DualHead(network(world.population.features), contexts=CONTEXTS, **shape), log, seed=unit.seed)
+    head = DualHead(network(world.population.features), contexts=CONTEXTS, anchor="joint", **shape)
+    dual = train(head, log, seed=unit.seed)
     logits, rows = logits_of(naive, as_log(fitted, TWELVE)), as_log(tested, TWELVE)
     test_logits = logits_of(naive, rows)
     with torch.no_grad():

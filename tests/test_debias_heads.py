@@ -1,3 +1,5 @@
+import copy
+import inspect
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from isolayer.cli.debiasing import train as train_command
 from isolayer.debias import DualHead, Heads
 from isolayer.debias.loss import stacked_labels
 from isolayer.errors import InputError
@@ -121,7 +124,7 @@ def test_a_task_without_any_label_adds_nothing():
 
 
 @pytest.mark.parametrize("mode", ["sum", "cross"])
-@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"anchor": "detached"}])
+@pytest.mark.parametrize("options", [{"alpha": 0.0, "anchor": "joint"}, {"anchor": "detached"}])
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_the_reference_context_is_the_identity_at_any_parameters(mode, options, seed):
@@ -132,7 +135,7 @@ def test_the_reference_context_is_the_identity_at_any_parameters(mode, options, 
 
 
 def test_only_tasks_without_a_joint_alpha_are_held():
-    model = shaken(made(alpha={"click": 0.0, "skip": 0.25}))
+    model = shaken(made(alpha={"click": 0.0, "skip": 0.25}, anchor="joint"))
     context = {name: torch.zeros(ROWS, dtype=torch.long) for name in CONTEXTS}
     outputs = model(batch()[0], context)
     assert torch.allclose(outputs["click"].observed_logit, outputs["click"].relevance_logit, atol=1e-4)
@@ -181,12 +184,12 @@ def test_the_detached_anchor_leaves_relevance_as_it_was_to_the_bit():
 
 
 def test_the_joint_anchor_moves_relevance():
-    one, other = trained(made(alpha=0.25)), trained(made(alpha=0.0))
+    one, other = (trained(made(alpha=alpha, anchor="joint")) for alpha in (0.25, 0.0))
     assert not torch.allclose(one.serving()(batch()[0])["click"], other.serving()(batch()[0])["click"])
 
 
 def test_parallel_heads_read_a_logit_of_their_own():
-    model = shaken(made(wiring="parallel"))
+    model = shaken(made(wiring="parallel", anchor="joint"))
     outputs = model(*batch()[:2])
     (gradient,) = torch.autograd.grad(outputs["click"].observed_logit.sum(), model.relevance.weight, allow_unused=True)
     assert gradient is None
@@ -194,24 +197,71 @@ def test_parallel_heads_read_a_logit_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("plain", "options"),
     [
-        {"alpha": 0.5},
-        {"beta": 0.5},
-        {"anchor": "detached"},
-        {"wiring": "parallel"},
-        {"decreasing": ("skip",)},
-        {"reference": {"position": 3}, "alpha": 0.0},
-        {"grid": Grid(step=0.5)},
-        {"mode": "cross"},
+        ({"anchor": "joint"}, {"alpha": 0.5}),
+        ({"anchor": "joint"}, {"alpha": {"click": 0.25, "skip": 0.5}}),
+        ({}, {"beta": 0.5}),
+        ({}, {"beta": {"click": 0.75, "skip": 0.5}}),
+        ({}, {"anchor": "joint"}),
+        ({"anchor": "joint"}, {"wiring": "parallel"}),
+        ({}, {"decreasing": ("skip",)}),
+        ({}, {"reference": {"position": 3}}),
+        ({}, {"grid": Grid(step=0.5)}),
+        ({}, {"mode": "cross"}),
     ],
     ids=str,
 )
-def test_every_option_changes_what_is_learned(options):
-    plain = {"alpha": 0.0} if "reference" in options else {}
-    one, other = trained(made(**plain)), trained(made(**options))
+def test_every_option_changes_what_is_learned(plain, options):
+    one, other = trained(made(**plain)), trained(made(**plain, **options))
+    if "beta" in options:  # Adam is blind to the scale of a loss: look at the loss itself
+        losses = [model.loss(model(*batch()[:2]), batch()[2]) for model in (made(**plain), made(**options))]
+        assert not torch.allclose(*losses)
+        return
     outputs = [model(*batch()[:2])["skip"] for model in (one, other)]
     assert not torch.allclose(outputs[0].observed_logit, outputs[1].observed_logit, atol=1e-3)
+
+
+def test_constructor_and_command_line_have_the_same_anchor():
+    assert made().anchor == "detached" == inspect.signature(train_command).parameters["anchor"].default
+
+
+@pytest.mark.parametrize("anchor", ["joint", "detached"])
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_loss_weights_changed_during_training_count_at_once(name, anchor):
+    model, (features, context, labels) = shaken(made(anchor=anchor)), batch()
+    for value in (10.0, 0.5, {"click": 3.0, "skip": 0.0}):
+        setattr(model, name, value)
+        built = made(anchor=anchor, **{name: value})
+        built.load_state_dict(model.state_dict())
+        assert torch.equal(model.loss(model(features, context), labels), built.loss(model(features, context), labels))
+        assert dict(getattr(model, name)) == dict(getattr(built, name))
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        getattr(model, name)["click"] = 1.0
+    with pytest.raises(InputError, match=f"{name}: expected numbers >= 0, got -1.0 for 'click'"):
+        setattr(model, name, -1)
+
+
+def test_a_larger_joint_alpha_pulls_relevance_towards_the_log_from_the_step_it_is_set():
+    features, context, labels = batch()
+
+    def gradient(alpha):
+        model = shaken(made(anchor="joint", alpha=0.25))
+        model.alpha = alpha
+        model.loss(model(features, context), labels).backward()
+        return model.relevance.weight.grad
+
+    small, large, larger = gradient(0.25), gradient(10.0), gradient(19.75)
+    assert torch.allclose(larger - large, large - small, atol=1e-4)
+    assert (large - small).abs().max() > 0.1
+
+
+def test_a_model_with_loss_weights_can_be_copied():
+    model = made(alpha=0.5)
+    other = copy.deepcopy(model)
+    other.alpha = 0.125
+    assert set(model.alpha.values()) == {0.5}
+    assert set(other.alpha.values()) == {0.125}
 
 
 def test_the_exact_fit_of_what_is_served_leaves_relevance_and_calibrates():
@@ -233,16 +283,16 @@ def test_the_exact_fit_of_what_is_served_leaves_relevance_and_calibrates():
     weight = torch.ones(20_000)
     weight[:10_000] = 2.0
     twice = torch.cat([torch.arange(20_000), torch.arange(10_000)])
-    one = model.refit_served(features, labels, weight).serving()(features)["click_prob"]
+    one = model.refit_served(features, labels, weight=weight).serving()(features)["click_prob"]
     repeated = {task: label[twice] for task, label in labels.items()}
     other = model.refit_served(features[twice], repeated).serving()(features)["click_prob"]
     assert torch.allclose(one, other, atol=1e-4)
     hidden = {task: torch.where(weight > 1, label, torch.nan) for task, label in labels.items()}
     some = {task: label[:10_000] for task, label in labels.items()}
-    one = model.refit_served(features, hidden).serving()(features)["click_prob"]
+    one = model.refit_served(features, hidden, dict.fromkeys(TASKS, weight > 1)).serving()(features)["click_prob"]
     assert torch.allclose(one, model.refit_served(features[:10_000], some).serving()(features)["click_prob"], atol=1e-6)
     with pytest.raises(InputError, match="refit_served: expected anchor='detached', got 'joint'; relevance itself"):
-        made().refit_served(features, labels)
+        made(anchor="joint").refit_served(features, labels)
 
 
 def test_curves_learn_at_their_own_rate():
@@ -257,6 +307,22 @@ def test_curves_learn_at_their_own_rate():
         "context_curves.tables.1.bias.weight",
     }
     assert {names[id(p)] for p in slow["params"]} == {"backbone.0.weight", "backbone.0.bias", "relevance.weight"}
+
+
+def test_a_bias_enters_the_logit_as_it_is():
+    model = made(anchor="joint")
+    features, context, _ = batch()
+    with torch.no_grad():
+        before = model(features, context)["click"]
+        model.relevance.bias.fill_(0.5)
+        model.context_curves.base.bias.fill_(0.25)
+        for table in model.context_curves.tables:
+            table.bias.weight[1:] = 0.125
+        after = model(features, context)["click"]
+    shown_elsewhere = sum((context[name] > 0).float() for name in CONTEXTS)
+    assert torch.allclose(after.relevance_logit - before.relevance_logit, torch.tensor(0.5), atol=1e-5)
+    change = after.observed_logit - before.observed_logit
+    assert torch.allclose(change, 0.75 + 0.125 * shown_elsewhere, atol=1e-4)
 
 
 def test_curves_agree_with_the_model_in_every_context():
@@ -356,8 +422,12 @@ def test_an_exported_program_needs_neither_context_nor_this_package(tmp_path):
         ({"anchor": "none"}, "anchor: expected 'joint' or 'detached', got 'none'; 'joint' is the paper's"),
         ({"wiring": "series"}, "wiring: expected 'curve' or 'parallel', got 'series'; use 'curve'"),
         (
-            {"wiring": "parallel", "alpha": 0.0},
-            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got one no loss trains; use 'curve'",
+            {"wiring": "parallel"},
+            "wiring: expected anchor='joint' with 'parallel', got 'detached'; nothing would train relevance",
+        ),
+        (
+            {"wiring": "parallel", "anchor": "joint", "alpha": {"click": 1.0, "skip": 0.0}},
+            "alpha: expected positive numbers with 'parallel', got {'click': 1.0, 'skip': 0.0}; relevance needs it",
         ),
         (
             {"reference": {"position": 4}},

@@ -51,7 +51,7 @@ def trained(feed):
     free = {"alpha": 0, "beta": 1}
     return {
         "alone": fit(dual_head(**free), log),
-        "joint": fit(dual_head(), log),
+        "joint": fit(dual_head(anchor="joint"), log),
         "pooled": fit(PositionPredictor(dual_head(**free), tower(), width=32), log),
         "by relevance": fit(PositionPredictor(dual_head(**free), tower(1), width=32, given="relevance"), log),
     }
@@ -161,7 +161,7 @@ def test_gradients_of_the_tower_s_loss_stay_in_the_tower():
             "contexts: expected at most 4096 combinations to pool over, got 5000; use fewer context features",
         ),
         (
-            {"wiring": "parallel"},
+            {"wiring": "parallel", "anchor": "joint"},
             {},
             "wiring: expected 'curve', got 'parallel'; its curves do not read relevance",
         ),

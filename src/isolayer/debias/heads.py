@@ -1,4 +1,4 @@
-r"""`DualHead`: relevance and its bias learned together, of which only relevance is served.
+r"""`DualHead`: relevance and bias are learned together, and only relevance is served.
 
 For each task a backbone gives a relevance logit :math:`r`, and the log is explained by a monotone curve over it that
 depends on where and how the item was shown: :math:`\hat y = \sigma(f_{task, context}(r))`. Other ways to remove bias
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, Self
 
 import numpy as np
@@ -17,87 +18,16 @@ from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
-from isolayer.debias.serving import BIAS_RATE, Relevance, Serving
+from isolayer.debias.referenced_curves import ReferencedCurves
+from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.frozen import FrozenCurves
-from isolayer.nn.functional import knot_values
-from isolayer.nn.isotonic import IsotonicLayer, slopes
+from isolayer.nn.isotonic import IsotonicLayer
 
-COARSE = Grid(step=2.5)  # of the curves of contexts
-FINE = Grid(step=0.05)  # of the one curve a task that is served
-
-
-class ReferencedCurves(ContextIsotonicLayer):
-    """Context curves measured from a reference context, whose curve is the base curve, and for held units the identity.
-
-    Relevance and curves explain the same labels: without a fixed point any monotone map could move from one to the
-    other. A held unit has its fixed point here: relevance is what would be observed in the reference context.
-    The ids of the reference stand for "no difference" (id -1), so this holds at any parameters. The bias of a curve
-    learns ``BIAS_RATE`` times as fast as its slopes: as long as biases lag behind, the backbone absorbs their effect.
-
-    Args:
-        contexts: Name and number of ids of each context feature.
-        reference: The id of each feature that counts as the reference.
-        held: For each unit, whether its reference curve is the identity.
-        grid: Bounds and bucket width.
-        mode: ``"sum"`` or ``"cross"``, as in `ContextIsotonicLayer`.
-
-    >>> curves = ReferencedCurves({"position": 3}, reference={"position": 0}, held=[True])
-    >>> _ = nn.init.normal_(curves.base.weight)
-    >>> curves(torch.tensor([0.5]), {"position": torch.tensor([0])}).detach()
-    tensor([[0.5000]])
-    """
-
-    held: Tensor
-
-    def __init__(
-        self,
-        contexts: Mapping[str, int],
-        *,
-        reference: Mapping[str, int],
-        held: Sequence[bool],
-        grid: Grid | None = None,
-        mode: Literal["sum", "cross"] = "sum",
-    ) -> None:
-        super().__init__(contexts, units=len(held), grid=grid, mode=mode, extrapolation="extend")
-        self.reference = dict(reference)
-        self.register_buffer("held", torch.tensor(list(held)), persistent=False)
-        self.all_held = all(held)
-        self.base.requires_grad_(not self.all_held)
-        self.curve_lr_factors = {"base.bias": BIAS_RATE} | {
-            f"tables.{i}.bias": BIAS_RATE for i in range(len(self.tables))
-        }
-
-    def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """Observed logits of each row in its context, ``[batch, units]``."""
-        return super().forward(logit, self._measured(context))
-
-    def knot_values(self, context: Mapping[str, Tensor]) -> Tensor:
-        """Values at the grid's knots for each given context, ``[contexts, units, buckets + 1]``."""
-        return super().knot_values(self._measured(context))
-
-    def _measured(self, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        ids = {name: context[name] for name in self.contexts if name in context}
-        at = {name: key == self.reference[name] for name, key in ids.items()}
-        if self.mode == "cross" and at:  # one table of combinations: only the whole reference has no difference
-            at = dict.fromkeys(ids, torch.stack(list(at.values())).all(0))
-        return {name: torch.where(at[name], -1, key) for name, key in ids.items()}
-
-    def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
-        offset = weight.view(-1, self.units, self.grid.buckets)
-        weight = offset + 1.0
-        if not self.all_held:
-            weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + offset)
-            bias = torch.where(self.held, bias, self._base_bias() + bias)
-        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
-        return knot_values(slope, bias, grid=self.grid)
-
-    def _base_bias(self) -> Tensor:
-        assert self.base.bias is not None  # as constructed above
-        return self.base.bias
+COARSE = Grid(step=2.5)  # of the context curves
+FINE = Grid(step=0.05)  # of the served curve of each task
 
 
 class DualHead(nn.Module):
@@ -105,32 +35,34 @@ class DualHead(nn.Module):
 
     :math:`\mathcal L = \sum_t \alpha_t\, BCE(y_t, served_t) + \beta_t\, BCE(y_t, f_{t, context}(r_t))`.
 
-    What the alpha loss trains is the anchor. ``"joint"``, the paper's: the relevance logit itself, which keeps it
-    calibrated on the log and pulls it back towards the confounded label rate. ``"detached"``: one monotone curve a task
-    over ``relevance_logit.detach()``, which gives the served probability and cannot change the ranking. Where the
-    logger ranked by something the features do not tell, a joint alpha helps; everywhere else use ``"detached"``.
+    The anchor decides what the alpha loss trains. ``"detached"``: one monotone curve per task over
+    ``relevance_logit.detach()``, which gives the served probability and cannot change the ranking. ``"joint"``, the
+    paper's: the relevance logit itself, which keeps it calibrated on the log and pulls it back towards the confounded
+    label rate. Where the logger ranked by something that the features do not contain, a joint alpha helps; everywhere
+    else use ``"detached"``.
 
-    Without a joint alpha nothing but the curves ties relevance to a scale, so for such a task the curve of the
-    reference context is the identity: relevance is the logit of what would be observed there.
+    Without a joint alpha only the curves tie relevance to a scale, so for such a task the curve of the reference
+    context is the identity: relevance is the logit of what would be observed there. Which tasks these are is decided
+    when the model is built; ``alpha`` and ``beta`` themselves may be changed at any time, by assigning to them.
 
-    A decreasing task, such as skip, is less likely the more relevant the item: its relevance logit still rises with
-    relevance, and the curves (and the alpha loss) read its negative. So every relevance logit may be added to another.
+    A decreasing task, such as skip, is less likely the more relevant the item is: its relevance logit still rises with
+    relevance, and the curves (and the alpha loss) read its negative. So relevance logits of all tasks can be added.
 
     Args:
         backbone: Features to ``[batch, width]``.
         width: Width of the backbone's output.
         tasks: Names of the labels.
         contexts: Name and number of ids of each bias feature.
-        alpha: Weight of the loss of the served probability, for all tasks or each.
-        beta: Weight of the loss of the observed logit, for all tasks or each.
-        anchor: ``"joint"`` or ``"detached"``.
+        alpha: Weight of the loss of the served probability: one number for all tasks, or a number for each.
+        beta: Weight of the loss of the observed logit, likewise.
+        anchor: ``"detached"`` or ``"joint"``.
         wiring: ``"curve"``, curves over the relevance logit; ``"parallel"``, curves over a second logit of the same
             backbone, kept for comparison: it does not debias.
         decreasing: Tasks whose label is less likely with more relevance.
-        reference: Id of each context feature that counts as the reference; by default 0.
-        grid: Bounds and bucket width of the context curves; beyond it they go on with slope 1. The default is coarse:
-            a curve a context is learned from that context's rows, and on 150,000 rows wide buckets ranked best.
-        mode: ``"sum"`` adds an embedding a context feature; ``"cross"`` gives every combination its own curve.
+        reference: Id of each context feature that is the reference; by default 0.
+        grid: Bounds and bucket width of the context curves; beyond it they continue with slope 1. The default is
+            coarse: each curve is learned from the rows of its context, and on 150,000 rows wide buckets ranked best.
+        mode: ``"sum"`` adds one embedding per context feature; ``"cross"`` gives every combination its own curve.
 
     >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
     >>> outputs = model(torch.zeros(5, 4), {"position": torch.arange(5)})
@@ -139,8 +71,6 @@ class DualHead(nn.Module):
     """
 
     sign: Tensor
-    alphas: Tensor
-    betas: Tensor
 
     def __init__(
         self,
@@ -151,7 +81,7 @@ class DualHead(nn.Module):
         contexts: Mapping[str, int] | None = None,
         alpha: PerTask = 0.25,
         beta: PerTask = 0.75,
-        anchor: Literal["joint", "detached"] = "joint",
+        anchor: Literal["joint", "detached"] = "detached",
         wiring: Literal["curve", "parallel"] = "curve",
         decreasing: Sequence[str] = (),
         reference: Mapping[str, int] | None = None,
@@ -161,9 +91,9 @@ class DualHead(nn.Module):
         super().__init__()
         contexts = {"position": 20, "device": 3} if contexts is None else dict(contexts)
         self.tasks, self.decreasing = checked_tasks(tasks, decreasing)
-        self.alpha, self.beta = per_task("alpha", alpha, self.tasks), per_task("beta", beta, self.tasks)
-        _check_wiring(anchor, wiring, self.alpha)
+        _check_wiring(anchor, wiring)
         self.anchor, self.wiring = anchor, wiring
+        self.alpha, self.beta = alpha, beta
         self.backbone = backbone
         self.relevance = Relevance(width, len(self.tasks))
         self.parallel = Relevance(width, len(self.tasks)) if wiring == "parallel" else None
@@ -175,8 +105,38 @@ class DualHead(nn.Module):
             IsotonicLayer(len(self.tasks), grid=FINE, extrapolation="extend") if anchor == "detached" else None
         )
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
-        for name, numbers in (("alphas", self.alpha), ("betas", self.beta)):
-            self.register_buffer(name, torch.tensor(list(numbers.values())), persistent=False)
+
+    @property
+    def alpha(self) -> Mapping[str, float]:
+        """Weight of the loss of the served probability for each task; assign a number or a mapping to change it.
+
+        >>> model = DualHead(nn.Identity(), width=4, tasks=("click", "skip"), contexts={"position": 10})
+        >>> model.alpha = {"click": 0.5, "skip": 0.0}
+        >>> dict(model.alpha)
+        {'click': 0.5, 'skip': 0.0}
+        """
+        return MappingProxyType(self._alpha)
+
+    @alpha.setter
+    def alpha(self, value: PerTask) -> None:
+        numbers = per_task("alpha", value, self.tasks)
+        if self.wiring == "parallel" and not all(numbers.values()):
+            raise InputError(f"alpha: expected positive numbers with 'parallel', got {numbers}; relevance needs it")
+        self._alpha = numbers
+
+    @property
+    def beta(self) -> Mapping[str, float]:
+        """Weight of the loss of the observed logit for each task; assign a number or a mapping to change it."""
+        return MappingProxyType(self._beta)
+
+    @beta.setter
+    def beta(self, value: PerTask) -> None:
+        self._beta = per_task("beta", value, self.tasks)
+
+    @property
+    def contexts(self) -> dict[str, int]:
+        """Name and number of ids of each bias feature."""
+        return self.context_curves.contexts
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> dict[str, Heads]:
         """Logits of every task.
@@ -200,53 +160,84 @@ class DualHead(nn.Module):
         mask: Mapping[str, Tensor] | None = None,
         weight: Tensor | None = None,
     ) -> Tensor:
-        """Weighted sum of both heads' log losses over the tasks.
+        """Sum over the tasks of both heads' log losses, weighted by beta and alpha.
 
         Args:
             outputs: What `forward` returned.
             labels: Labels in [0, 1] of each task, ``[batch]``.
-            mask: For some tasks, which rows have a label; the others' labels are not read.
+            mask: For some tasks, which rows have a label; labels of the other rows are not read.
             weight: Weight of each row, ``[batch]``.
         """
         observed = torch.stack([outputs[task].observed_logit for task in self.tasks], dim=1)
         label, weights = stacked_labels(self.tasks, labels, mask, weight, observed)
-        total = (self.betas * weighted_bce(observed, label, weights)).sum()
-        if any(self.alpha.values()):
+        total = (self._factors(self._beta) * weighted_bce(observed, label, weights)).sum()
+        if any(self._alpha.values()):
             served = torch.stack([outputs[task].served_logit for task in self.tasks], dim=1)
-            total = total + (self.alphas * weighted_bce(served, label, weights)).sum()
+            total = total + (self._factors(self._alpha) * weighted_bce(served, label, weights)).sum()
         return total
 
+    def _factors(self, numbers: Mapping[str, float]) -> Tensor:
+        return torch.tensor([numbers[task] for task in self.tasks], device=self.sign.device, dtype=self.sign.dtype)
+
     def serving(self) -> Serving:
-        """A copy that takes features alone: relevance and, with the detached anchor, its calibration; no context."""
+        """A copy that takes features only: relevance and, with the detached anchor, its calibration; no context."""
         curve = None if self.served_curve is None else FrozenCurves.from_layer(self.served_curve)
         return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
 
-    @torch.no_grad()
-    def refit_served(self, features: Tensor, labels: Labels, weight: Tensor | None = None) -> Self:
-        """Fit the served curve exactly to these rows, as the last step of training; relevance stays as it is.
+    def refit_served(
+        self,
+        features: Tensor,
+        labels: Labels,
+        mask: Mapping[str, Tensor] | None = None,
+        weight: Tensor | None = None,
+    ) -> Self:
+        """Fit the served curve exactly to these rows, as the last step of training; relevance does not change.
 
-        By gradient the curve lags behind relevance, which moves until the end. The curve may be flat: rank by the
-        relevance logit, which has no ties. Needs the detached anchor.
+        By gradient the curve lags behind relevance, which moves until the end. The curve may be flat in places, so rank
+        by the relevance logit, which has no ties. Needs the detached anchor.
 
         Args:
-            features: Whatever the backbone takes; logged traffic, the training rows will do.
-            labels: 0 or 1 of each task, ``[batch]``; NaN where there is none.
+            features: Whatever the backbone takes, of logged traffic; the training rows are fine.
+            labels: Labels in [0, 1] of each task, ``[batch]``.
+            mask: For some tasks, which rows have a label.
             weight: Weight of each row, ``[batch]``.
         """
+        return self.fit_served(self.served_sums(features, labels, mask, weight))
+
+    @torch.no_grad()
+    def served_sums(
+        self,
+        features: Tensor,
+        labels: Labels,
+        mask: Mapping[str, Tensor] | None = None,
+        weight: Tensor | None = None,
+    ) -> dict[str, Histogram]:
+        """The sums of these rows that `fit_served` needs, one histogram per labelled task; batches can be merged."""
+        training = self.training
+        event = self.eval().relevance(self.backbone(features)) * self.sign
+        self.train(training)
+        label, weights = stacked_labels(self.tasks, labels, mask, weight, event.cpu())
+        weights = weights.expand_as(label)
+        logit, y, w = (part.double().cpu().numpy() for part in (event, label, weights))
+        sums = {}
+        for unit, task in enumerate(self.tasks):
+            rows = w[:, unit] > 0
+            if rows.any():
+                column = w[rows, unit]
+                sums[task] = Histogram.from_arrays(logit[rows, unit], y[rows, unit], weight=column, grid=FINE)
+        return sums
+
+    @torch.no_grad()
+    def fit_served(self, sums: Mapping[str, Histogram]) -> Self:
+        """Fit the served curves exactly to the sums of `served_sums`; a task without sums keeps its curve."""
         if self.served_curve is None:
             raise InputError("refit_served: expected anchor='detached', got 'joint'; relevance itself is served there")
-        training = self.training
-        event = (self.eval().relevance(self.backbone(features)) * self.sign).double().cpu().numpy()
-        self.train(training)
-        values, grid = [], self.served_curve.grid
+        values = self.served_curve.knot_values()[:, 1:].double().cpu().numpy()
         for unit, task in enumerate(self.tasks):
-            label = labels[task].double().cpu().numpy()
-            known = ~np.isnan(label)
-            weights = None if weight is None else weight.double().cpu().numpy()[known]
-            rows = Histogram.from_arrays(event[known, unit], label[known], weight=weights, grid=grid)
-            # Flat where more relevance is logged with fewer labels: there a curve that rises is not calibrated.
-            values.append(Curves.from_histogram(rows, strict=False).values[0])
-        self.served_curve.set_values(torch.from_numpy(np.stack(values)))
+            if task in sums:
+                # Flat where more relevance is logged with fewer labels: there a curve that rises is not calibrated.
+                values[unit] = Curves.from_histogram(sums[task], strict=False).values[0]
+        self.served_curve.set_values(torch.from_numpy(values))
         return self
 
     @torch.no_grad()
@@ -279,7 +270,8 @@ class DualHead(nn.Module):
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""
         return (
-            f"tasks={self.tasks}, alpha={self.alpha}, beta={self.beta}, anchor={self.anchor!r}, wiring={self.wiring!r}"
+            f"tasks={self.tasks}, alpha={self._alpha}, beta={self._beta}, anchor={self.anchor!r}, "
+            f"wiring={self.wiring!r}"
         )
 
 
@@ -298,14 +290,14 @@ def checked_tasks(tasks: Sequence[str], decreasing: Sequence[str]) -> tuple[tupl
     return names, falling
 
 
-def _check_wiring(anchor: str, wiring: str, alpha: Mapping[str, float]) -> None:
+def _check_wiring(anchor: str, wiring: str) -> None:
     if anchor not in ("joint", "detached"):
         raise InputError(f"anchor: expected 'joint' or 'detached', got {anchor!r}; 'joint' is the paper's")
     if wiring not in ("curve", "parallel"):
         raise InputError(f"wiring: expected 'curve' or 'parallel', got {wiring!r}; use 'curve'")
-    if wiring == "parallel" and (anchor == "detached" or not all(alpha.values())):
+    if wiring == "parallel" and anchor == "detached":
         raise InputError(
-            "wiring: expected alpha > 0 and anchor='joint' with 'parallel', got one no loss trains; use 'curve'"
+            "wiring: expected anchor='joint' with 'parallel', got 'detached'; nothing would train relevance"
         )
 
 

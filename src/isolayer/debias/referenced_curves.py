@@ -1,0 +1,86 @@
+"""Context curves measured from a reference context, so that relevance and the curves are identified together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from isolayer.debias.serving import BIAS_RATE
+from isolayer.grid import Grid
+from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.functional import knot_values
+from isolayer.nn.isotonic import slopes
+
+
+class ReferencedCurves(ContextIsotonicLayer):
+    """Context curves measured from a reference context, whose curve is the base curve, or the identity if it is held.
+
+    Relevance and curves explain the same labels: without a fixed point, any monotone map could be moved from one to the
+    other. A held unit has its fixed point here: relevance is the logit that would be observed in the reference context.
+    The ids of the reference mean "no deviation" (id -1), so this holds for any parameters. The bias of a curve learns
+    ``BIAS_RATE`` times as fast as its slopes: as long as biases lag behind, the backbone absorbs their effect.
+
+    Args:
+        contexts: Name and number of ids of each context feature.
+        reference: The id of each feature that is the reference.
+        held: For each unit, whether its reference curve is the identity.
+        grid: Bounds and bucket width.
+        mode: ``"sum"`` or ``"cross"``, as in `ContextIsotonicLayer`.
+
+    >>> curves = ReferencedCurves({"position": 3}, reference={"position": 0}, held=[True])
+    >>> _ = torch.nn.init.normal_(curves.base.weight)
+    >>> curves(torch.tensor([0.5]), {"position": torch.tensor([0])}).detach()
+    tensor([[0.5000]])
+    """
+
+    held: Tensor
+
+    def __init__(
+        self,
+        contexts: Mapping[str, int],
+        *,
+        reference: Mapping[str, int],
+        held: Sequence[bool],
+        grid: Grid | None = None,
+        mode: Literal["sum", "cross"] = "sum",
+    ) -> None:
+        super().__init__(contexts, units=len(held), grid=grid, mode=mode, extrapolation="extend")
+        self.reference = dict(reference)
+        self.register_buffer("held", torch.tensor(list(held)), persistent=False)
+        self.all_held = all(held)
+        self.base.requires_grad_(not self.all_held)
+        self.curve_lr_factors = {"base.bias": BIAS_RATE} | {
+            f"tables.{i}.bias": BIAS_RATE for i in range(len(self.tables))
+        }
+
+    def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """Observed logits of each row in its context, ``[batch, units]``."""
+        return super().forward(logit, self._from_reference(context))
+
+    def knot_values(self, context: Mapping[str, Tensor]) -> Tensor:
+        """Values at the grid's knots for each given context, ``[contexts, units, buckets + 1]``."""
+        return super().knot_values(self._from_reference(context))
+
+    def _from_reference(self, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The context with the ids of the reference replaced by -1."""
+        ids = {name: context[name] for name in self.contexts if name in context}
+        at = {name: key == self.reference[name] for name, key in ids.items()}
+        if self.mode == "cross" and at:  # one table of combinations: only the whole reference has no deviation
+            at = dict.fromkeys(ids, torch.stack(list(at.values())).all(0))
+        return {name: torch.where(at[name], -1, key) for name, key in ids.items()}
+
+    def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
+        offset = weight.view(-1, self.units, self.grid.buckets)
+        weight = offset + 1.0
+        if not self.all_held:
+            weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + offset)
+            bias = torch.where(self.held, bias, self._base_bias() + bias)
+        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
+        return knot_values(slope, bias, grid=self.grid)
+
+    def _base_bias(self) -> Tensor:
+        assert self.base.bias is not None  # as constructed above
+        return self.base.bias

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.__main__ import main, names_of
 from benchmarks.real import draws, parse, peers, tables, units
+from benchmarks.real.figures import simulated
 from benchmarks.real.judge import Judge
 from benchmarks.real.lines import fit_lines, hierarchical_platt, platt, prob_of, smoothed
 from benchmarks.real.tasks import Rows, Task, catalogue, half_of, scored
@@ -197,6 +198,7 @@ def test_options_are_read_and_others_refused(capsys):
     assert "real" in names_of()
     assert parse(["--report", "--quick"])[:2] == ("report", True)
     assert parse([])[0] == "choose"
+    assert parse(["--tasks=flights"])[3] == "flights"
     with pytest.raises(InputError, match="expected --choose"):
         parse(["--jobs=x"])
     assert main(["calibration", "--report"]) == 2
@@ -214,3 +216,15 @@ def test_finished_units_are_not_run_again(tmp_path, monkeypatch):
     assert units.run_method("tiny", "Platt", quick=True) == found
     [file] = (tmp_path / "real" / "units").iterdir()
     assert json.loads(file.read_text()).items() >= found.items()
+
+
+@pytest.mark.parametrize("truth", ["same", "line", "bend"])
+def test_simulated_truth_has_its_rate_and_rises_with_the_score_in_every_context(truth):
+    columns = simulated(0.05, 8, truth, seed=1, rows=50_000)
+    assert columns["true"].mean() == pytest.approx(0.05, rel=0.5)
+    assert columns["label"].mean() == pytest.approx(columns["true"].mean(), rel=0.1)
+    order = np.lexsort((columns["score"], columns["context"]))
+    rise = np.diff(columns["true"][order])[np.diff(columns["context"][order]) == 0]
+    assert (rise >= 0).all()
+    apart = pd.Series(columns["true"]).groupby(columns["context"]).mean()
+    assert (np.ptp(apart) > 0.01) == (truth != "same")

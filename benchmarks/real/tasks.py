@@ -2,7 +2,7 @@
 
 A task is a table of scored rows with a binary label and one or two segment columns, coarse to fine. The base model
 that made the scores was trained on other rows and does not see the segments unless its builder says so. Builders
-(:mod:`~benchmarks.real.kuairand`, :mod:`~benchmarks.real.flights`, :mod:`~benchmarks.real.packages`) fetch and score;
+(:mod:`~benchmarks.real.kuairand`, :mod:`~benchmarks.real.flights`, :mod:`~benchmarks.real.surveys`) fetch and score;
 their tables are kept as Parquet under ``data/real``, which Git ignores. Nothing is fitted here.
 """
 
@@ -26,7 +26,7 @@ from isolayer.errors import InputError
 
 Half = Literal["choose", "report", "all"]
 MOST_ROWS = 60_000  # of the rows to fit, and of the test rows
-BUILDERS = ("kuairand", "flights")
+BUILDERS = ("kuairand", "flights", "surveys")
 
 
 @dataclass(frozen=True)

@@ -11,29 +11,33 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import isolayer
 from benchmarks.real.draws import FEW_TEST_ROWS, SCALES, SIZES, Unit, drawn, possible, scaled
 from benchmarks.real.judge import RESAMPLES, Judge
+from benchmarks.real.mcgrad import mcgrad
 from benchmarks.real.peers import PEERS, Method
 from benchmarks.real.tasks import Rows, Task, folder, load, table_of
 from isolayer.calibrator import IsotonicCalibrator
 
 OURS = "isolayer"
 SCALED_METHODS = (OURS, "Platt", "beta", "temperature", "hierarchical Platt")  # the others do not see the unit
-SLOW = ("MCGrad",)  # on all rows only
+MCGRAD = "MCGrad"
+SLOW = (MCGRAD,)  # on all rows only
 _OURS_FROM = ("fitting/*.py", "curves/*.py", "calibrator.py", "grid.py", "storage.py")
+_PEER_FROM = {"lines": ("lines.py", "peers.py"), "peers": ("lines.py", "peers.py")}
 _JUDGED_FROM = ("draws.py", "judge.py")
 Found = dict[str, dict[str, Any]]
 
 
 def methods() -> list[str]:
-    """Ours first, then the peers."""
-    return [OURS, *PEERS]
+    """Ours first, then the peers; MCGrad where it is installed (``pip install 'isolayer[peers]'``)."""
+    return list(METHODS)
 
 
 def units(method: str, *, quick: bool = False) -> Iterator[Unit]:
@@ -48,19 +52,19 @@ def units(method: str, *, quick: bool = False) -> Iterator[Unit]:
             yield from (Unit(size, draw, scale) for scale in (scales if size == min(SIZES) else [""]))
 
 
-def run_method(task: str, method: str, *, quick: bool = False) -> Found:
-    """Metrics of every unit of a method on a task, as far as they are not kept from before."""
+def run_method(task: str, method: str, *, quick: bool = False, asked: Sequence[Unit] | None = None) -> Found:
+    """Metrics of a method on a task for the units asked for (by default all); those kept from before are not run."""
     name = f"{task}--{table_of(task).stem[-8:]}--{method}--{version(method)}.json"
     path = folder() / "units" / name.replace(" ", "_")
     found: Found = json.loads(path.read_text()) if path.exists() else {}
-    asked = list(units(method, quick=quick))
+    asked = list(asked or units(method, quick=quick))
     missing = [unit for unit in asked if unit.key not in found]
     if missing:
         loaded, judges = _loaded(task)
         for unit in missing:
             known = possible(loaded.fit, unit.size)
             found[unit.key] = _measure(loaded, judges[unit.size > 0], METHODS[method], unit) if known else {}
-        _save(found, path)
+        save(found, path)
     return {unit.key: found[unit.key] for unit in asked if found[unit.key]}
 
 
@@ -70,10 +74,9 @@ def version(method: str) -> str:
     here, package = Path(__file__).parent, Path(str(isolayer.__file__)).parent
     if method == OURS:
         own = sorted(path for pattern in _OURS_FROM for path in package.glob(pattern))
-    elif METHODS[method].__module__.endswith("trees"):
-        own = [here / "trees.py"]
     else:
-        own = [here / "lines.py", here / "peers.py"]
+        module = METHODS[method].__module__.rsplit(".", 1)[-1]
+        own = [here / name for name in _PEER_FROM.get(module, (f"{module}.py",))]
     files = [*own, *(here / name for name in _JUDGED_FROM)]
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:10]
 
@@ -83,7 +86,7 @@ def _ours(fit: Rows, test: Rows) -> Any:
     return model.predict_proba(test.frame())[:, 1]
 
 
-METHODS: dict[str, Method] = {OURS: _ours, **PEERS}
+METHODS: dict[str, Method] = {OURS: _ours, **PEERS, **({MCGRAD: mcgrad} if find_spec("mcgrad") else {})}
 
 
 @lru_cache(1)
@@ -101,7 +104,8 @@ def _measure(task: Task, judge: Judge, method: Method, unit: Unit) -> dict[str, 
     return {**judge(prob), "seconds": seconds, "rows": len(fit)}
 
 
-def _save(found: Found, path: Path) -> None:
+def save(found: dict[str, Any], path: Path) -> None:
+    """Write JSON in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".part{os.getpid()}")
     part.write_text(json.dumps(found))

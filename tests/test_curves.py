@@ -182,7 +182,7 @@ def test_comparison_serves_new_contexts_by_their_ancestor():
         (lambda c: c.predict_proba([1.0], {"device": ["tv"]}), "column slot: expected it in the frame, got only"),
         (
             lambda c: c.predict_proba([1.0], {"device": ["tv"] * 2, "slot": [7]}),
-            "context device: expected 1 rows as in score",
+            "context device: expected 1 rows like the other columns",
         ),
         (
             lambda c: c.predict_proba([1.0], {"device": [3], "slot": [7]}),

@@ -385,7 +385,7 @@ def _unmasked_labels(y: Any) -> NDArray[Any]:
     if y is None:
         raise InputError("y: expected labels, got None; fit requires y to be passed, but the target y is None")
     labels = array_of("y", y)
-    if labels.dtype.kind not in "biufUSO":
+    if labels.dtype.kind not in "biufUO":
         raise InputError(f"y: expected integers, booleans or strings, got {labels.dtype}; convert the labels")
     return labels
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, need, offered
 from isolayer.fitting.categories import Codes, encode, lookup
-from isolayer.fitting.columns import numbers, probs
+from isolayer.fitting.columns import numbers, probs, same_length
 from isolayer.fitting.frames import columns
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.fitting.histogram import Histogram
@@ -306,10 +306,10 @@ class Curves:
         if context is None:
             return row
         for level, (name, values) in enumerate(columns(context, self.contexts[:depth]).items(), start=1):
-            if len(values) != rows:
-                raise InputError(f"context {name}: expected {rows} rows as in score, got {len(values)}; align them")
             vocabulary, finder = self._finders[level - 1]
-            at = finder.find(at, lookup(values, vocabulary, name))
+            codes = lookup(values, vocabulary, name)
+            same_length(f"context {name}", len(codes), rows)
+            at = finder.find(at, codes)
             row = np.where(at >= 0, self.starts[level] + at, row)
         return row
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting.columns import refuse_other
 
 Codes = NDArray[np.int64]
 Column = Any  # whatever `encode` takes
@@ -173,6 +174,7 @@ class _Read(NamedTuple):
 
 
 def _read(column: Column, name: str) -> _Read:
+    refuse_other(f"context {name}", column)
     given = column if isinstance(getattr(column, "dtype", None), np.dtype) else None
     if given is None or given.dtype.kind not in "biufc":
         return _read_by_arrow(column, name)

@@ -9,6 +9,7 @@ Text, dates, masked values and complex numbers are refused rather than converted
 from __future__ import annotations
 
 import numbers as abstract
+from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -152,20 +153,37 @@ def same_length(name: str, length: int, rows: int) -> None:
 
 def array_of(name: str, values: Any) -> NDArray[Any]:
     """Values as a numpy array of whatever type and shape they have, nothing masked and nothing left unread."""
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        masked = int(np.ma.getmaskarray(values).sum())
-        raise InputError(f"{name}: expected no masked values, got {masked} of {values.size}; fill them or drop them")
-    if hasattr(values, "toarray"):
-        raise InputError(f"{name}: expected a dense column, got a sparse {type(values).__name__}; use .toarray()")
+    refuse_other(name, values)
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors that need a gradient or a GPU
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise InputError(f"{name}: expected a column, got {reason}; convert it to an array") from error
     if array.ndim == 0 and array.dtype.kind not in "biuf":
-        got = "None" if values is None else f"a {type(values).__name__}"
-        raise InputError(f"{name}: expected a column, got {got}; give a list, an array or a Series")
+        raise _no_column(name, values)
     return array
+
+
+def refuse_other(name: str, values: Any) -> None:
+    """Raise when something is not a column at all, or one with masked values.
+
+    >>> refuse_other("score", {1.0, 2.0})
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: score: expected a column, got a set; give a list, an array or a Series
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        masked = int(np.ma.getmaskarray(values).sum())
+        raise InputError(f"{name}: expected no masked values, got {masked} of {values.size}; fill them or drop them")
+    if hasattr(values, "toarray"):
+        raise InputError(f"{name}: expected a dense column, got a sparse {type(values).__name__}; use .toarray()")
+    if values is None or isinstance(values, str | bytes | Set | Mapping | Iterator):
+        raise _no_column(name, values)
+
+
+def _no_column(name: str, values: object) -> InputError:
+    got = "None" if values is None else f"a {type(values).__name__}"
+    return InputError(f"{name}: expected a column, got {got}; give a list, an array or a Series")
 
 
 def shaped(name: str, array: NDArray[Any], dims: int | None = 1) -> NDArray[Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chaos.commands import campaign
 from test_cli import log, run
 
 from isolayer import Curves
@@ -155,3 +156,10 @@ def test_low_memory_ends_in_one_line(day):
     result = isolayer("fit", "large.parquet", "--out", "curves.parquet", preexec_fn=limited)
     assert "Traceback" not in result.stderr
     assert result.returncode in (0, 2)
+
+
+def test_no_odd_command_ends_in_a_traceback():
+    counts, faults = campaign(sample=80)
+    assert not faults, faults[0]
+    assert counts["ok"] > 0
+    assert counts["mistake"] > 40

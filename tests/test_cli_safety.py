@@ -164,3 +164,10 @@ def test_no_odd_command_ends_in_a_traceback():
     assert not faults, faults[0]
     assert counts["ok"] > 0
     assert counts["mistake"] > 40
+
+
+def test_a_command_leaves_without_a_word_about_reference_counts(day):
+    fitted = isolayer("fit", "day.parquet", "--contexts", "device")
+    applied = isolayer("apply", "day.parquet", "--out", "out.parquet")
+    assert (fitted.returncode, applied.returncode) == (0, 0)
+    assert "leaked" not in fitted.stderr + applied.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 
 from isolayer.errors import InputError, MissingExtra, need
@@ -22,13 +21,7 @@ _FAULTS = ("InternalException", "FatalException")  # faults of DuckDB itself, wh
 
 def main() -> None:
     """Run the command line, and end the process."""
-    code = run()
-    if "duckdb" in sys.modules:
-        # DuckDB 2 otherwise prints, at the interpreter's end, a page about its own reference counts.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise SystemExit(code)
+    raise SystemExit(run())
 
 
 def run() -> int:

@@ -106,9 +106,9 @@ def _serving() -> list[Row]:
         seconds = _alone(
             {
                 "backbone": lambda: net(x),
-                "the paper's listing, a curve a task": lambda: listing(logit, plain.weight, plain.grid),
-                "layer as trained, a curve a task": lambda: plain(logit),
-                "kept, a curve a task": lambda: kept(logit),
+                "the paper's listing, a curve per task": lambda: listing(logit, plain.weight, plain.grid),
+                "layer as trained, a curve per task": lambda: plain(logit),
+                "kept, a curve per task": lambda: kept(logit),
                 "layer as trained, 60 contexts": lambda: table(logit, context),
                 "kept, 60 contexts": lambda: kept_in_context(logit, context),
                 "distilled, 60 contexts": lambda: student(logit, context),
@@ -117,8 +117,8 @@ def _serving() -> list[Row]:
             }
         )
     whole = seconds.pop("backbone")
-    seconds["kept, a curve a task, within a compiled graph"] = (seconds.pop("often") - seconds.pop("once")) / 20
-    judged = ("kept, a curve a task", "kept, a curve a task, within a compiled graph")
+    seconds["kept, a curve per task, within a compiled graph"] = (seconds.pop("often") - seconds.pop("once")) / 20
+    judged = ("kept, a curve per task", "kept, a curve per task, within a compiled graph")
     progress(f"backbone {whole * 1e6:.0f} us")
     return [
         Row(

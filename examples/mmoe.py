@@ -2,7 +2,7 @@
 # # Calibrate an MMoE you did not write
 #
 # `torch_rechub` has a multi-gate mixture of experts that returns probabilities. Here it is trained as its authors
-# intend, then frozen; `calibrate` puts exact curves on top of it, one a task and platform.
+# intend, then frozen; `calibrate` puts exact curves on top of it, one per task and platform.
 
 # %%
 import torch

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The layer in a plain PyTorch model
 #
-# A two-task click model whose traffic comes from three devices. The layer sits on top of the logits, one curve a task
+# A two-task click model whose traffic comes from three devices. The layer sits on top of the logits, one curve per task
 # and device, trained with the model by the loss it already has.
 
 # %%

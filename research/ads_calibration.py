@@ -38,9 +38,9 @@ SEEDS = 3
 MOST_ROWS, QUICK_ROWS = 4_000_000, 60_000
 MODEL_SHARE, FITTED_SHARE = 0.6, 0.8
 RAW, PLATT, PAVA = "raw model", "Platt", "isotonic"
-PLATT_FARM, FARM = "Platt by field", "isotonic by field"
+PLATT_PER_FIELD, ISOTONIC_PER_FIELD = "Platt by field", "isotonic by field"
 NETWORK, EXACT = "monotone network by field", "layer by field"
-METHODS = (RAW, PLATT, PAVA, PLATT_FARM, FARM, NETWORK, EXACT)
+METHODS = (RAW, PLATT, PAVA, PLATT_PER_FIELD, ISOTONIC_PER_FIELD, NETWORK, EXACT)
 METRICS = {
     "log loss": "log loss",
     "ece": "ECE, 100 bins of equal width",
@@ -181,8 +181,8 @@ def calibrated(
     model: Any = {
         PLATT: PlattCalibrator(),
         PAVA: PavaCalibrator(),
-        PLATT_FARM: PlattCalibrator(("field",)),
-        FARM: PavaCalibrator(("field",)),
+        PLATT_PER_FIELD: PlattCalibrator(("field",)),
+        ISOTONIC_PER_FIELD: PavaCalibrator(("field",)),
         NETWORK: MonotoneNetworkCalibrator(("field",)),
         EXACT: IsotonicCalibrator(("field",)),
     }[name]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError, need
 
 Columns = dict[str, NDArray[Any]]
-_ALICCP_FIELDS = (101, 121, 122, 124, 125, 126, 127, 128, 129, 205, 206, 207, 216, 301)  # those with one value a row
+_ALICCP_FIELDS = (101, 121, 122, 124, 125, 126, 127, 128, 129, 205, 206, 207, 216, 301)  # those with one value per row
 _AVAZU_CODES = (
     *("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"),
     *("device_id", "device_ip", "device_model"),

@@ -311,7 +311,7 @@ def calibration(models: Mapping[str, Model], cell: Cell, seed: int, *, compare: 
 
 
 def throughput(seed: int, *, rows: int = 4096, steps: int = 30) -> float:
-    """Training rows a second of the dual head over those of the naive model: 3 tasks, a 512-256-128 backbone."""
+    """Training rows per second of the dual head over those of the naive model: 3 tasks, a 512-256-128 backbone."""
     torch.manual_seed(seed)
     tasks = ("click", "skip", "long_dwell")
     features = torch.randn(rows, 64)
@@ -369,7 +369,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
     same = [one.numbers["same order"] for one in finished if "same order" in one.numbers]
     parts.append(Part("the anchor leaves the ranking as it is, to the bit", _all(same), above=0.999))
     speed = estimate(by_seed(finished, THROUGHPUT, "ratio"))
-    rows.append(Row("512-256-128 backbone", "training rows a second over naive", speed))
+    rows.append(Row("512-256-128 backbone", "training rows per second over naive", speed))
     parts.append(Part("training is at most 15% slower than naive", speed, above=0.85))
     series = [{"setting": name, "method": method, **mean._asdict()} for (name, method), mean in means.items()]
     return Result(tuple(rows), tuple(parts), {"ndcg": series}, note="Platt and isotonic regression rank like naive.")

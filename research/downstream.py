@@ -4,7 +4,7 @@ Every day the models are learned anew and judged on the next, once where labels 
 150 positives a task) and once where they are not (``ample``: three larger days):
 
     baseline               shared layers and a tower a task, platform among the features
-    isotonic layer         the baseline, frozen, then a curve a task and platform, learned on randomised sessions
+    isotonic layer         the baseline, frozen, then a curve per task and platform, learned on randomised sessions
     exact curves           the same, with the curves found by the exact solver
     layer over engagement  a model of the actions themselves, whose labels are many, frozen, then such curves
     baseline, same rows    the baseline, given the randomised sessions as well, for as many steps
@@ -110,7 +110,7 @@ class Towers(nn.Module):
 
 
 class FrozenWithCurves(nn.Module):
-    """A curve a task and platform over logits that are given as features ``[batch, tasks]``."""
+    """A curve per task and platform over logits that are given as features ``[batch, tasks]``."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
         super().__init__()

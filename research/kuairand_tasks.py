@@ -40,10 +40,10 @@ TASKS = (
 )
 TABS = 15
 LEAST_EVENTS = 20
-RAW, PLATT, PAVA = "raw model", "Platt, one a task", "isotonic, one a task"
-FARMS = ("Platt, one a task and tab", "isotonic, one a task and tab")
+RAW, PLATT, PAVA = "raw model", "Platt, one per task", "isotonic, one per task"
+PER_SEGMENT = ("Platt, one per task and tab", "isotonic, one per task and tab")
 EXACT, LEARNED = "layer, exact", "layer, by gradient"
-METHODS = (RAW, PLATT, PAVA, *FARMS, EXACT, LEARNED)
+METHODS = (RAW, PLATT, PAVA, *PER_SEGMENT, EXACT, LEARNED)
 Columns = dict[str, NDArray[Any]]
 Table = NDArray[np.float64]  # [rows, tasks]
 
@@ -125,7 +125,7 @@ def calibrated(
         found = model.predict_proba(_stacked(test_logit, test_tab))[:, 1]
         return np.asarray(found.reshape(len(TASKS), -1).T)
     make: Any = PlattCalibrator if name.startswith("Platt") else PavaCalibrator
-    contexts = ("tab",) if name in FARMS else ()
+    contexts = ("tab",) if name in PER_SEGMENT else ()
     out = []
     for i in range(len(TASKS)):
         before, after = {"score": logit[:, i], "tab": tab}, {"score": test_logit[:, i], "tab": test_tab}
@@ -191,7 +191,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
             below=0,
         )
         for ours in (EXACT, LEARNED)
-        for other in (PLATT, PAVA, *FARMS)
+        for other in (PLATT, PAVA, *PER_SEGMENT)
         for key, what in (("ne", "NE"), ("oe", "O/E error"))
     ]
     return Result(tuple(rows), tuple(parts), _series(finished), _note(finished))

@@ -1,7 +1,7 @@
-"""Section 5.3: Platt scaling and twelve isotonic regressions, one a task, against one layer for all tasks and contexts.
+"""Section 5.3: Platt scaling and twelve isotonic regressions, one per task, against one layer for all tasks and contexts.
 
 Twelve tasks share one model. What a user does is a monotone distortion of relevance, another for every task, position
-and device, so a curve a task averages over thirty of them. On held-out rows of the log each method is judged by NE,
+and device, so a curve per task averages over thirty of them. On held-out rows of the log each method is judged by NE,
 by O/E in every (task, position, device), and by the ranking it would serve: nDCG of a value function over the twelve
 probabilities against the true value. The layer appears in both its forms: fitted exactly over the model's logits, and
 learned inside the model as its isotonic head, of which the inference head is served.
@@ -58,15 +58,15 @@ FALLING = ("skip", "hide", "report")
 EXACT, HEAD = "layer, exact", "layer, isotonic head"
 METHODS = {  # method -> the models somebody must fit, version and serve
     "raw model": 0,
-    "Platt, one a task": 12,
-    "isotonic, one a task": 12,
-    "Platt, one a task and context": 12 * 30,
-    "isotonic, one a task and context": 12 * 30,
+    "Platt, one per task": 12,
+    "isotonic, one per task": 12,
+    "Platt, one per task and context": 12 * 30,
+    "isotonic, one per task and context": 12 * 30,
     EXACT: 1,
     HEAD: 0,
 }
-PER_TASK = ("Platt, one a task", "isotonic, one a task")
-FARMS = ("Platt, one a task and context", "isotonic, one a task and context")
+PER_TASK = ("Platt, one per task", "isotonic, one per task")
+PER_SEGMENT = ("Platt, one per task and context", "isotonic, one per task and context")
 FLAT = 0.002  # nDCG: a change below this is flat
 Columns = dict[str, NDArray[np.float64]]
 
@@ -123,7 +123,7 @@ def calibrated(
     """Probabilities of the test rows by one of the calibrators over the model's logits."""
     if name == "raw model":
         return {task: 1 / (1 + np.exp(-logit)) for task, logit in tested[0].items()}
-    contexts = ("position", "device") if name in FARMS else ()
+    contexts = ("position", "device") if name in PER_SEGMENT else ()
     if name == EXACT:
         model = IsotonicCalibrator(("task", *CONTEXTS)).fit(*_stacked(*fitted))
         column = model.predict_proba(_stacked(*tested)[0])[:, 1]
@@ -207,7 +207,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     ]
     better += [
         Part(f"the {EXACT} has lower {what} than {name}", _minus(finished, EXACT, name, key), below=0)
-        for name in FARMS
+        for name in PER_SEGMENT
         for key, what in (("ne", "NE"), ("oe", "O/E error"))
     ]
     ranks = Part("the inference head ranks better", _minus(finished, "inference head", "raw model", "ndcg"), above=0)
@@ -216,9 +216,9 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
 
 def _note(finished: Sequence[Finished]) -> str:
     told = []
-    for name in FARMS:
-        farm = _minus(finished, EXACT, name, "ne")
-        told.append(f"{farm.value:+.5f} [{farm.lower:+.5f}, {farm.upper:+.5f}] from {name}")
+    for name in PER_SEGMENT:
+        gap = _minus(finished, EXACT, name, "ne")
+        told.append(f"{gap.value:+.5f} [{gap.lower:+.5f}, {gap.upper:+.5f}] from {name}")
     return f"The exact layer's NE is {', '.join(told)}, of which there are 360."
 
 

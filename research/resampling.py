@@ -16,7 +16,7 @@ from research.result import Estimate, Finished
 
 
 def draws(group: ArrayLike, resamples: int, *, seed: int = 0) -> NDArray[np.float32]:
-    """How often each row counts in each resample, ``[resamples, rows]``: a Poisson(1) number a group (user, query).
+    """How often each row counts in each resample, ``[resamples, rows]``: a Poisson(1) number per group (user, query).
 
     >>> weight = draws([7, 7, 8], 50)
     >>> weight.shape, bool((weight[:, 0] == weight[:, 1]).all())

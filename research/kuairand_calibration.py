@@ -8,7 +8,7 @@ tab on the second half and judged on May, with intervals by resampling users:
     ece_by_tab      within each tab, averaged by rows: nothing cancels
     oe_error        mean over tabs of abs(O/E - 1)
 
-A claim of the paper's kind, that one layer with a context does what one calibrator per segment does, is judged on paired
+The claim that one layer with a context does what one calibrator per segment does, is judged on paired
 differences over the same resampled users. How many rows a tab needs for a calibrator of its own is chosen for each
 baseline on the last of the days it is fitted on.
 """

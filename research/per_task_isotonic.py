@@ -1,4 +1,4 @@
-"""Section 5.3: Platt scaling and twelve isotonic regressions, one per task, against one layer for all tasks and contexts.
+"""Section 5.3: Platt scaling and twelve isotonic regressions, one per task, against one layer for everything.
 
 Twelve tasks share one model. What a user does is a monotone distortion of relevance, another for every task, position
 and device, so a curve per task averages over thirty of them. On held-out rows of the log each method is judged by NE,

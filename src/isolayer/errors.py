@@ -22,6 +22,7 @@ EXTRA_OF = {
     "sqlglot": "data",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "onnxscript": "onnx",
     "altair": "report",
     "vl_convert": "report",
     "lightning": "train",

@@ -202,7 +202,7 @@ def test_options_are_read_and_others_refused(capsys):
     with pytest.raises(InputError, match="expected --choose"):
         parse(["--jobs=x"])
     assert main(["calibration", "--report"]) == 2
-    assert "only after one of real" in capsys.readouterr().err
+    assert "only after one of fields, real" in capsys.readouterr().err
 
 
 def test_finished_units_are_not_run_again(tmp_path, monkeypatch):

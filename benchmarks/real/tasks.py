@@ -104,7 +104,7 @@ def load(name: str) -> Task:
     if not path.exists():
         builder = catalogue()[name][0]
         for made, table in import_module(f"benchmarks.real.{builder}").build():
-            _write(table, _path(builder, made))
+            write(table, _path(builder, made))
     return _task(name, pd.read_parquet(path), segments)
 
 
@@ -159,7 +159,8 @@ def scored(
     return pd.concat(parts, ignore_index=True)
 
 
-def _write(table: pd.DataFrame, path: Path) -> None:
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Write Parquet in one step."""
     part = path.with_suffix(f".part{os.getpid()}")
     table.to_parquet(part)
     part.replace(path)

@@ -317,7 +317,7 @@ def test_each_command_says_the_next_from_a_simulated_log_to_a_report(folder):
         ("log: expected no column 'click_", "scored.parquet", "feature_*"),
     ):
         with pytest.raises(InputError, match=f"^{message}"):
-            run("score", source, "--features", *options)
+            run("score", source, "--out", "other.parquet", "--features", *options)
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,18 @@ def test_a_command_leaves_without_a_word_about_reference_counts(day):
     applied = isolayer("apply", "day.parquet", "--out", "out.parquet")
     assert (fitted.returncode, applied.returncode) == (0, 0)
     assert "leaked" not in fitted.stderr + applied.stderr
+
+
+def test_missing_contexts_are_refused_unless_they_are_to_have_a_curve(day):
+    rows = log()
+    holes = pa.array([None if place % 7 == 0 else name for place, name in enumerate(rows["device"].to_pylist())])
+    pq.write_table(rows.set_column(2, "device", holes), "holes.parquet")
+    with pytest.raises(InputError, match=r"no missing contexts, got 858 .* by --missing own, or leave them out"):
+        run("fit", "holes.parquet", "--contexts", "device")
+    run("fit", "holes.parquet", "--contexts", "device", "--missing", "own", "--sums", "sums.parquet")
+    assert None in Curves.load("curves.parquet").keys[1][0].tolist()
+    with pytest.raises(InputError, match="--missing own"):
+        run("update", "sums.parquet", "holes.parquet")
+    run("update", "sums.parquet", "holes.parquet", "--missing", "own")
+    with pytest.raises(InputError, match=r"^--missing: expected error or own, got 'nan'"):
+        run("fit", "holes.parquet", "--contexts", "device", "--missing", "nan")

@@ -17,6 +17,7 @@ from isolayer.cli.sums import (
     Contexts,
     CurvesFile,
     Label,
+    Missing,
     Rate,
     Rows,
     Scale,
@@ -46,6 +47,7 @@ def fit(
         Path | None, typer.Option(help="Also write the sums of this log, to which `update` adds days.")
     ] = None,
     on_bad_rows: BadRows = "error",
+    missing: Missing = "error",
     json: Json = False,
 ) -> None:
     """Fit a calibrator to a log of scores and labels. One monotone curve per context, fitted exactly; nothing to tune.
@@ -68,7 +70,9 @@ def fit(
         raise InputError(f"--sums: expected another file than --out, got {str(sums)!r} for both; rename one")
     table = read(log)
     by = distinct(names(contexts, table.columns), "--contexts")
-    histogram, used = histogram_of_log(Rows(log, table, score, label, weight, scale, negative_rate, on_bad_rows), by)
+    histogram, used = histogram_of_log(
+        Rows(log, table, score, label, weight, scale, negative_rate, on_bad_rows, missing), by
+    )
     _refuse_one_class(histogram)
     curves = IsotonicCalibrator(by, scale=used).fit_histogram(histogram).curves_
     figures = {**quality(curves, histogram), "written": out}
@@ -109,6 +113,7 @@ def update(
     keep: Annotated[float, typer.Option(help="Weight of the days so far: 0.5 counts them half.")] = 1.0,
     remove: Annotated[bool, typer.Option("--remove", help="Take the day out again instead.")] = False,
     on_bad_rows: BadRows = "error",
+    missing: Missing = "error",
     json: Json = False,
 ) -> None:
     """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.
@@ -129,7 +134,7 @@ def update(
         old, before = Histogram.load(sums), load(curves)
         _refuse_strangers(old, before, curves)
         day, _ = histogram_of_log(
-            Rows(log, table, score, label, weight, before.scale, negative_rate, on_bad_rows), old.contexts
+            Rows(log, table, score, label, weight, before.scale, negative_rate, on_bad_rows, missing), old.contexts
         )
         kept = old if keep == 1 else old.scaled(keep)
         total = kept.subtract(day) if remove else kept.merge(day)

@@ -34,6 +34,7 @@ Rate = Annotated[
     str | None,
     typer.Option(help="Share of negatives that was kept, if they were down-sampled: a number in (0, 1], or a column."),
 ]
+Missing = Annotated[str, typer.Option(help="Missing context values: error, or own for a curve of their own.")]
 BadRows = Annotated[str, typer.Option(help="What to do with rows that cannot be used: error or drop.")]
 
 
@@ -56,6 +57,7 @@ class Rows:
     scale: str | None
     negative_rate: str | None
     on_bad_rows: str
+    missing: str = "own"
 
 
 def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, ScoreScale]:
@@ -65,6 +67,8 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
     if rows.on_bad_rows not in ("error", "drop"):
         raise InputError(f"--on-bad-rows: expected error or drop, got {rows.on_bad_rows!r}; choose one")
     on_bad_rows: Literal["error", "drop"] = "drop" if rows.on_bad_rows == "drop" else "error"
+    if rows.missing not in ("error", "own"):
+        raise InputError(f"--missing: expected error or own, got {rows.missing!r}; choose one")
     table, columns = rows.table, list(rows.table.columns)
     for name in contexts:
         column(name, "contexts", (), columns)
@@ -72,7 +76,7 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
     label = column(rows.label, "--label", LABELS, columns)
     weight = None if rows.weight is None else column(rows.weight, "--weight", (), columns)
     rate, scale = _rate(rows.negative_rate, columns), scale_of(rows.scale, score)
-    spec = ColumnSpec(contexts, score, label, weight, scale=scale, negative_rate=rate, missing="own")
+    spec = ColumnSpec(contexts, score, label, weight, scale=scale, negative_rate=rate, missing=rows.missing)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RowsDropped)  # printed below
@@ -90,7 +94,7 @@ def _as_typed(message: str, log: str) -> str:
     >>> _as_typed('leave them out by on_bad_rows="drop". To see some: SELECT 1', "log.csv")
     'leave them out by --on-bad-rows drop. To see some: SELECT 1'
     """
-    message = message.replace('on_bad_rows="drop"', "--on-bad-rows drop")
+    message = message.replace('on_bad_rows="drop"', "--on-bad-rows drop").replace('missing="own"', "--missing own")
     return message if log != "-" else message.partition(". To see some:")[0]  # what was piped in cannot be asked again
 
 

@@ -123,8 +123,9 @@ def histogram_of(
         counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
         if on_bad_rows == "error":
             query = sample_query(source, spec)
+            own = ', give missing contexts a curve of their own by missing="own"' if _KINDS[_CONTEXT] in bad else ""
             raise InputError(
-                f"rows: expected {_rule(spec)}, got {counts} in {total} rows; repair them, or leave them out by "
+                f"rows: expected {_rule(spec)}, got {counts} in {total} rows; repair them{own}, or leave them out by "
                 f'on_bad_rows="drop". To see some: {query}'
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import unicodedata
 from dataclasses import fields, is_dataclass, replace
 
 import duckdb
@@ -30,6 +31,7 @@ from isolayer.report.advice import advise
 from isolayer.report.bias import learned_bias
 from isolayer.report.evidence import gather
 from isolayer.report.rows import days, from_histogram, from_log
+from isolayer.report.words import LONGEST, readable
 
 CONTEXTS = ("device", "position")
 
@@ -256,10 +258,10 @@ def test_probabilities_are_read_as_such(log, curves, found):
 def test_a_missing_context_is_a_context(curves):
     log = {"score": [0.0, 1.0, 0.5], "label": [0, 1, 1], "device": ["tv", None, None], "position": [0, 1, 1]}
     table = gather(from_log(log, curves), curves).tables[1]
-    assert {table.label(row) for row in range(2)} == {"device tv", "device missing"}
+    assert {table.label(row) for row in range(2)} == {"device tv", "device (missing)"}
 
 
-def dual_curves():
+def dual_curves(feature="position"):
     """Curves as of a debiased model: clicks fall with position, skips rise."""
     grid = Grid(lower=-4, upper=4, step=0.5)
     task = np.repeat(["click", "skip"], 4)
@@ -267,7 +269,7 @@ def dual_curves():
     keys = ((), (np.array(["click", "skip"]),), (task, position))
     shift = np.concatenate([[0, 0, 0], np.where(task == "click", -0.5, 0.25) * position])
     values = grid.knots[1:] + shift[:, None]
-    return Curves(grid, ("task", "position"), keys, values, np.zeros_like(values), np.zeros_like(values), np.zeros(11))
+    return Curves(grid, ("task", feature), keys, values, np.zeros_like(values), np.zeros_like(values), np.zeros(11))
 
 
 def test_the_task_is_the_label_where_the_log_does_not_say():
@@ -311,14 +313,14 @@ def test_the_verdict_follows_the_paired_interval(log, curves):
 def test_advice_names_the_worst_context_and_what_was_not_seen(log, curves):
     plain = Curves.identity(Grid())
     found = sentences(log, plain, contexts=["device"])
-    text = next(text for text in found if "surely off" in text)
+    text = next(text for text in found if "beyond chance" in text)
     assert "The worst is device tv: O/E 0." in text
     part = {name: column[log["device"] != "tv"] for name, column in log.items()}
-    assert any("never seen" in text for text in sentences(log, fitted(part)))
+    assert any("no curve yet" in text for text in sentences(log, fitted(part)))
     assert any(
         "outside the grid" in text for text in sentences(log, Curves.identity(Grid(lower=-1, upper=0, step=0.5)))
     )
-    assert not any("never seen" in text or "outside the grid" in text for text in sentences(log, curves))
+    assert not any("no curve yet" in text or "outside the grid" in text for text in sentences(log, curves))
 
 
 def test_advice_tells_drift_on_the_last_day(log, curves):
@@ -331,12 +333,14 @@ def test_advice_tells_drift_on_the_last_day(log, curves):
     )
 
 
-def test_advice_owns_up_to_rows_that_were_fitted(log):
+def test_no_advice_to_serve_is_drawn_from_rows_that_were_fitted(log):
     histogram = Histogram.from_arrays(log["score"], log["label"], {"device": log["device"]})
     curves = Curves.from_histogram(histogram)
     advice = advise(gather(from_histogram(histogram, curves), curves), learned_bias(dual_curves(), (-2, 2)))
-    assert advice[1].text.startswith("These are the rows the curves were fitted on")
-    assert any("At position 3 an item of middling relevance gets" in each.text for each in advice)
+    assert advice[0].text.startswith("Calibration helps on this log")
+    assert not any("Serve" in each.text for each in advice)
+    assert any("An item of medium relevance gets, at position 3 compared" in each.text for each in advice)
+    assert "Serve the calibrated score." in next(iter(sentences(log, curves)))
 
 
 @pytest.mark.parametrize(
@@ -520,9 +524,22 @@ def test_one_class_and_one_row_still_make_a_page(tmp_path):
     assert "Normalised entropy</h3>" not in text
 
 
+@given(text=st.text(st.characters(codec=None, exclude_categories=()), max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_made_readable(text):
+    shown = readable(text)
+    assert shown.encode("utf-8")
+    assert len(shown.strip()) > 0
+    assert len(shown) <= 10 * LONGEST + 2  # one letter can become \\U0010ffff
+    kinds = {unicodedata.category(letter) for letter in shown if letter not in "\u200c\u200d\u2068\u2069"}
+    assert not kinds & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    if text.isascii() and text.isprintable() and text.strip() and len(text) <= LONGEST:
+        assert shown == text
+
+
 def test_the_artefact_and_the_calibrator_lead_here(log, curves, tmp_path):
     assert curves.plot({"device": ["tv"]}).to_dict() == report.plot_curves(curves, {"device": ["tv"]}).to_dict()
     calibrator = IsotonicCalibrator(("device",)).fit({name: log[name] for name in ("score", "device")}, log["label"])
     text = calibrator.report(tmp_path / "fit.html", title="A fit").read_text()
     assert "<h1>A fit</h1>" in text
-    assert "These are the rows the curves were fitted on" in text
+    assert 'class="notice" id="in-sample">The curves were fitted to these very rows' in text

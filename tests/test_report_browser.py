@@ -169,7 +169,7 @@ def test_columns_sort_both_ways_and_say_so(opened):
 
 def test_the_worst_come_first(opened):
     first = opened.page.locator("#contexts thead th[aria-sort=descending]")
-    assert first.inner_text().startswith("Surely off")
+    assert first.inner_text().startswith("Off beyond chance")
     off = opened.page.locator("#contexts tbody td.off").all_inner_texts()
     sizes = [0.0 if cell == "no" else abs(float(cell.replace("−", "-").rstrip("%"))) for cell in off]
     assert [size > 0 for size in sizes] == sorted((size > 0 for size in sizes), reverse=True)
@@ -321,6 +321,89 @@ def test_a_phone_never_scrolls_sideways(browser, small):
     opened = Opened(browser, small, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
     assert opened.page.evaluate(WIDE) == 0
+    opened.context.close()
+    assert opened.complaints == []
+
+
+# What a log may call things, and how a page shows it.
+ODD = {
+    "__proto__": "__proto__",
+    "constructor": "constructor",
+    "hasOwnProperty": "hasOwnProperty",
+    "a\u2028b\u2029c": "a\\u2028b\\u2029c",
+    "two\nlines\r\n": "two\\nlines\\r\\n",
+    "a\0b": "a\\x00b",
+    "\x1b[31mred\x9b": "\\x1b[31mred\\x9b",
+    "": "(empty)",
+    "  ": "(blank)",
+    "</script><!--<script>": "</script><!--<script>",
+    "\"'&amp;<b>": "\"'&amp;<b>",
+    "$title ${x} `y` \\u003c": "$title ${x} `y` \\u003c",
+    "#0b6e75": "#0b6e75",  # the accent of charts
+    "family 👩‍👩‍👧 🏳️‍🌈": "family 👩‍👩‍👧 🏳️‍🌈",
+    "שלום": "\u2068שלום\u2069",
+    "abc\u202edef": "abc\\u202edef",
+    "long " + "x" * 5000: "long " + "x" * 35 + "…" + "x" * 39,
+    None: "(missing)",
+}
+
+
+def test_any_value_of_a_context_is_shown(browser, tmp_path):
+    log = simulated(4000)
+    values = np.array([*ODD, "web"], dtype=object)
+    log["device"] = values[np.arange(4000) % len(values)]
+    path = report.write(tmp_path / "odd.html", log, Curves.identity(Grid()), contexts=["device", "position"])
+    opened = Opened(browser, path)
+    page = opened.page
+    page.get_by_label("By", exact=True).select_option(index=1)
+    assert sorted(opened.first_column()) == sorted([*ODD.values(), "web"])
+    names = page.locator("#heat-1 .role-axis-label text").evaluate_all("all => all.map((one) => one.textContent)")
+    assert {"constructor", "__proto__", "(empty)", "(missing)", "#0b6e75"} <= set(names)
+    assert page.locator("#heat-1 .mark-rect path").count() == 4 * len(values)
+    for _ in range(2):
+        page.locator(".chips button").first.click()
+    box = page.get_by_label("Add a context")
+    for word in ("__proto__", "constructor", "u2028b"):
+        box.fill(word)
+        page.locator("#curve-options li").first.click()
+    page.wait_for_selector("#explorer[data-curves='3']")
+    assert page.locator("#explorer-curves .mark-line.role-mark path").count() == 4  # three curves and the diagonal
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1200
+    opened.context.close()
+    assert opened.complaints == []
+    assert opened.requests == [path.as_uri()]
+
+
+@pytest.mark.parametrize("name", [name for name in ODD if name is not None])
+def test_any_name_of_a_column_and_of_a_page_is_shown(browser, tmp_path, name):
+    log = simulated(500)
+    log[name] = log.pop("device")
+    names = [name, "position"]
+    bias = dual_curves(feature=name) if name.strip() else None
+    path = report.write(tmp_path / "odd.html", log, Curves.identity(Grid()), contexts=names, bias=bias, title=name)
+    opened = Opened(browser, path, viewport={"width": 390, "height": 844})
+    page = opened.page
+    assert page.locator("h1").inner_text() == (ODD[name] if name else "Calibration, before and after")
+    assert page.locator("#contexts [data-key=context]").inner_text() == f"{ODD[name]} · position"
+    empty = "!one.querySelector('svg .role-mark path, svg .role-mark text')"
+    assert page.evaluate(f"[...document.querySelectorAll('.chart')].filter((one) => {empty}).length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.locator("#heat-1 .mark-rect path").first.hover()
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert ODD[name][:10] in page.locator("#vg-tooltip-element").inner_text()
+    opened.context.close()
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("score", [1e308, -1e308, 1e9])
+def test_a_score_beyond_all_bounds_is_drawn_and_told(browser, tmp_path, score):
+    log = simulated(500)
+    log["score"][:5] = score
+    path = report.write(tmp_path / "far.html", log, fitted(simulated(500)), date="when")
+    opened = Opened(browser, path)
+    text = opened.page.locator("main").inner_text()
+    assert "1.00% of rows have a score outside the grid" in text
+    assert not {"nan", "inf", "NaN", "Infinity", "undefined"} & set(text.split())
     opened.context.close()
     assert opened.complaints == []
 

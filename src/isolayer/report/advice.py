@@ -1,4 +1,4 @@
-"""What to do next: plain sentences with numbers, from the evidence. The rules stand here and nowhere else."""
+"""What the numbers suggest: rules that turn the evidence into sentences. No other module words a suggestion."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ import numpy as np
 
 from isolayer.report.bias import Bias
 from isolayer.report.evidence import ContextTable, Evidence, Figure, certain_distance
+from isolayer.report.words import readable, readables
 
-CLEARLY = 0.10  # O/E that is surely off by more than this share asks for action
-THIN = 10.0  # expected events below which a context says little on its own
-SLIGHT = 0.005  # change of log loss in percent that is none
+CLEARLY = 0.10  # an O/E whose whole interval is further than this from 1 asks for action
+THIN = 10.0  # fewer expected events than this say little about a context
+SLIGHT = 0.005  # change of log loss in percent that counts as none
 NOTABLE = 0.01  # share of the rows worth a sentence
 
 
-_IN_SAMPLE = (
-    "These are the rows the curves were fitted on, so every figure after is flattering. "
-    "Make this page again from a later log before you trust it."
+IN_SAMPLE = (
+    "The curves were fitted to these very rows, so the figures after calibration look better than they will on new "
+    "rows. Judge the curves on a later log before you serve them."
 )
 
 
 class Advice(NamedTuple):
-    """A sentence or two, and whether they praise, ask for action or only inform."""
+    """One or two sentences, and whether they report success, ask for action or only inform."""
 
     kind: Literal["good", "act", "note"]
     text: str
 
 
 def advise(evidence: Evidence, bias: Bias | None = None) -> list[Advice]:
-    """All sentences that hold, the verdict first, then what asks for action."""
-    verdict, rest = _verdict(evidence.figures[0]), list[Advice]()
-    if evidence.in_sample:
-        rest.append(Advice("act", _IN_SAMPLE))
+    """All sentences that apply: the verdict first, then what asks for action."""
+    verdict, rest = _verdict(evidence.figures[0], evidence.in_sample), list[Advice]()
     rest += _total(evidence)
     if evidence.tables:
         rest += _contexts(evidence.tables[0]) + _thin(evidence.tables[0])
@@ -41,17 +40,18 @@ def advise(evidence: Evidence, bias: Bias | None = None) -> list[Advice]:
     return [each._replace(text=each.text.replace(" -", " −").replace("(-", "(−")) for each in found]
 
 
-def _verdict(loss: Figure) -> Advice:
+def _verdict(loss: Figure, in_sample: bool) -> Advice:
     change = loss.change
     assert change is not None
     numbers = f"log loss {loss.before.value:.4f} to {loss.after.value:.4f}, {change.value:+.2f}%"
     between = f"(95% interval {change.lower:+.2f}% to {change.upper:+.2f}%)"
     if change.upper < -SLIGHT:
-        return Advice("good", f"Calibration helps on this log: {numbers} {between}. Serve the calibrated score.")
+        remedy = "" if in_sample else " Serve the calibrated score."
+        return Advice("good", f"Calibration helps on this log: {numbers} {between}.{remedy}")
     if change.lower > SLIGHT:
-        remedy = "Serve the raw score, and refit on rows like these."
+        remedy = "Do not serve it: keep the raw score and refit on rows like these."
         return Advice("act", f"Calibration harms on this log: {numbers} {between}. {remedy}")
-    remedy = "Either score will do; more rows would tell."
+    remedy = "More rows may show one."
     return Advice("note", f"Calibration makes no clear difference on this log: {numbers} {between}. {remedy}")
 
 
@@ -61,8 +61,8 @@ def _total(evidence: Evidence) -> list[Advice]:
         return []
     side = "above" if ratio.value > 1 else "below"
     text = (
-        f"Overall, labels come {abs(ratio.value - 1):.1%} {side} what the calibrated score expects. "
-        "The rate has moved since the fit: refit, or update with these rows."
+        f"Over all rows, observed events are {abs(ratio.value - 1):.1%} {side} the prediction. The rate has moved "
+        "since the curves were fitted: refit, or update with these rows."
     )
     return [Advice("act" if abs(ratio.value - 1) > CLEARLY / 5 else "note", text)]
 
@@ -72,16 +72,16 @@ def _contexts(table: ContextTable) -> list[Advice]:
     chance = 0.05 * table.total
     tail = (
         f"{table.outside[1]:,} of {table.total:,} contexts have an interval that excludes 1 "
-        f"(before: {table.outside[0]:,}); with perfect scores chance alone would put about {chance:,.0f} there."
+        f"(before: {table.outside[0]:,}); with perfect predictions about {chance:,.0f} would, by chance."
     )
     if not far.any():
-        return [Advice("good", f"No context is surely off by more than {CLEARLY:.0%}. {tail}")]
+        return [Advice("good", f"No context is off by more than {CLEARLY:.0%} beyond chance. {tail}")]
     worst, share = int(np.flatnonzero(far)[0]), table.after.weight[far].sum() / table.after.weight.sum()
     text = (
         f"{int(far.sum()):,} {_plural('context', far.sum())} ({share:.1%} of rows) {'is' if far.sum() == 1 else 'are'} "
-        f"surely off by more than {CLEARLY:.0%}. The worst is {table.label(worst)}: O/E "
+        f"off by more than {CLEARLY:.0%} beyond chance. The worst is {table.label(worst)}: O/E "
         f"{table.after.ratio[worst]:.2f} ({table.after.lower[worst]:.2f} to {table.after.upper[worst]:.2f}). "
-        f"Look at its curve, then refit on recent rows or add the context that sets it apart. {tail}"
+        f"Look at its curve, then refit on recent rows, or add a context that tells its rows apart. {tail}"
     )
     return [Advice("act", text)]
 
@@ -94,8 +94,8 @@ def _thin(table: ContextTable) -> list[Advice]:
     return [
         Advice(
             "note",
-            f"{int(thin.sum()):,} contexts ({share:.1%} of rows) expect fewer than {THIN:.0f} events here; their O/E "
-            "says little. Their curves lean on their parent's, as they should.",
+            f"{int(thin.sum()):,} contexts ({share:.1%} of rows) have fewer than {THIN:.0f} expected events, so their "
+            "O/E says little. Their curves are shrunk towards the curve of the context above them.",
         )
     ]
 
@@ -104,14 +104,14 @@ def _coverage(evidence: Evidence) -> list[Advice]:
     found = []
     if evidence.unseen > NOTABLE:
         text = (
-            f"{evidence.unseen:.1%} of rows are in contexts the curves have never seen, and use the curve of the "
-            "nearest ancestor. Refit with a log that has them."
+            f"{evidence.unseen:.1%} of rows are in contexts that have no curve yet and use the curve of the context "
+            "above. Refit with a log that contains them."
         )
         found.append(Advice("act", text))
     if evidence.beyond > NOTABLE / 10:
         text = (
-            f"{evidence.beyond:.2%} of rows score outside the grid of the curves, where they only go on with slope 1. "
-            "Widen the grid and refit."
+            f"{evidence.beyond:.2%} of rows have a score outside the grid, where curves only continue with slope 1. "
+            "Use a wider grid and refit."
         )
         found.append(Advice("act", text))
     return found
@@ -129,9 +129,9 @@ def _last_day(evidence: Evidence) -> list[Advice]:
 
 
 def _bias(bias: Bias) -> list[Advice]:
-    last = len(bias.values) - 1
+    last, feature, values = len(bias.values) - 1, readable(bias.feature), readables(bias.values)
     parts = [
-        f"{task} {bias.relative[place, last]:.2f} times"
+        f"{readable(task)} {bias.relative[place, last]:.2f} times"
         for place, task in enumerate(bias.tasks)
         if np.isfinite(bias.relative[place, last])
     ]
@@ -140,9 +140,8 @@ def _bias(bias: Bias) -> list[Advice]:
     return [
         Advice(
             "note",
-            f"At {bias.feature} {bias.values[last]} an item of middling relevance gets, against {bias.feature} "
-            f"{bias.values[0]}: {', '.join(parts)}. That is bias, not relevance: rank by relevance alone and leave "
-            f"{bias.feature} out at serving.",
+            f"An item of medium relevance gets, at {feature} {values[-1]} compared with {feature} {values[0]}: "
+            f"{', '.join(parts)}. That is bias, not relevance: rank by relevance alone, without {feature}.",
         )
     ]
 

@@ -27,7 +27,8 @@ from isolayer.metrics import (
 )
 from isolayer.metrics.rows import summed
 from isolayer.metrics.sums import entropy, logit_loss, over
-from isolayer.report.rows import Rows, texts
+from isolayer.report.rows import Rows
+from isolayer.report.words import readable, readables
 
 Floats = NDArray[np.float64]
 
@@ -100,8 +101,8 @@ class ContextTable:
 
     def label(self, row: int) -> str:
         """The context in words, such as ``position 3, device tv``."""
-        values = (texts(key[row : row + 1])[0] for key in self.keys)
-        return ", ".join(f"{name} {value}" for name, value in zip(self.names, values, strict=True))
+        values = (readable(key[row : row + 1].tolist()[0]) for key in self.keys)
+        return ", ".join(f"{readable(name)} {value}" for name, value in zip(self.names, values, strict=True))
 
 
 class Dots(NamedTuple):
@@ -282,7 +283,10 @@ def _total_ratio(sums: Sums) -> Estimate:
 def _worst_groups(rows: Rows, before: Floats, after: Floats) -> tuple[Multicalibration, Multicalibration]:
     """Multicalibration error over every value of every context column."""
     groups = {name: codes for name, (_, codes) in rows.keys.items()}
-    words = ["all", *(word for vocabulary, _ in rows.keys.values() for word in texts(vocabulary))]  # codes are in order
+    words = [
+        "all",
+        *(word for vocabulary, _ in rows.keys.values() for word in readables(vocabulary)),
+    ]  # codes are in order
     found = [multicalibration_error(rows.label, prob, groups, rows.weight) for prob in (before, after)]
     present = np.concatenate(
         [[True], *(np.bincount(codes, minlength=len(keys)) > 0 for keys, codes in rows.keys.values())]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from isolayer.curves.curves import Curves
 from isolayer.fitting.categories import Codes
 from isolayer.report.evidence import ContextTable, Dots
-from isolayer.report.rows import texts
+from isolayer.report.words import readables
 
 Floats = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def add_table(pack: Pack, name: str, table: ContextTable) -> dict[str, Any]:
     """Pack a table; what it returns goes into the page's plain data."""
     words = []
     for place, key in enumerate(table.keys):
-        vocabulary, codes = np.unique(np.array(texts(key)), return_inverse=True)
+        vocabulary, codes = np.unique(np.array(readables(key)), return_inverse=True)
         words.append(vocabulary.tolist())
         pack.add(f"{name}.key{place}", codes.astype(np.int32))
     pack.add(f"{name}.weight", table.after.weight.astype(np.float32))
@@ -101,7 +101,7 @@ def add_table(pack: Pack, name: str, table: ContextTable) -> dict[str, Any]:
         for column in ("ratio", "lower", "upper"):
             pack.add(f"{name}.{when}.{column}", logs(getattr(part, column)))
     pack.add(f"{name}.curve", table.curve.astype(np.int32))
-    return {"names": list(table.names), "words": words, "total": table.total, "rows": len(table.curve)}
+    return {"names": readables(table.names), "words": words, "total": table.total, "rows": len(table.curve)}
 
 
 def add_dots(pack: Pack, dots: Dots) -> None:

@@ -35,10 +35,14 @@ const fromCoarseLog = (steps) => (place) => (place === 0 ? 0 : Math.exp((place -
 
 // ---- charts: light colours become CSS variables, so that light, dark and print need no redrawing
 
-function themed(spec) {
-  let text = JSON.stringify(spec);
-  for (const [name, colour] of Object.entries(evidence.palette)) text = text.replaceAll(colour, `var(--${name})`);
-  return JSON.parse(text);
+const variables = new Map(Object.entries(evidence.palette).map(([name, colour]) => [colour, `var(--${name})`]));
+const saidByLog = (name, inner) => name === "params" || name === "values" || (name === "title" && typeof inner === "string"); // may look like a colour
+
+function themed(part) {
+  if (typeof part === "string") return variables.get(part) ?? part;
+  if (Array.isArray(part)) return part.map(themed);
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(Object.entries(part).map(([name, inner]) => [name, saidByLog(name, inner) ? inner : themed(inner)]));
 }
 
 function draw(element, spec) {
@@ -228,12 +232,13 @@ function explorer(columns, views) {
   const contexts = evidence.tables.length ? contextsOf(0, columns) : null;
   const starts = [0];
   if (contexts) columns["dots.many"].forEach((many) => starts.push(starts.at(-1) + many));
-  const chosen = []; // {name, curve, row}, row being the place in the first table or -1
+  const chosen = []; // {id, name, curve, row}, row being the place in the first table or -1
+  let added = 0; // ids keep two contexts apart that read the same
   const z = 1.959964;
 
   const dots = (entry) => entry.row < 0 ? [] : Array.from({ length: starts[entry.row + 1] - starts[entry.row] }, (_, place) => {
     const raw = log(columns["dots.prob"][starts[entry.row] + place]), observed = log(columns["dots.rate"][starts[entry.row] + place]);
-    return { name: entry.name, colour: entry.colour, raw, observed, x: logitOf(raw), y: logitOf(Math.min(1 - 1e-9, Math.max(1e-9, observed))) };
+    return { curve: entry.id, name: entry.name, colour: entry.colour, raw, observed, x: logitOf(raw), y: logitOf(Math.min(1 - 1e-9, Math.max(1e-9, observed))) };
   }).filter((dot) => Number.isFinite(dot.x) && dot.observed > 0);
 
   async function render() {
@@ -242,13 +247,13 @@ function explorer(columns, views) {
       const knots = book.knots(entry.curve), total = knots.reduce((sum, knot) => sum + knot.mass, 0);
       for (const { x, y, deviation, mass: rows } of knots) {
         const low = y - z * deviation, high = y + z * deviation;
-        curve.push({ name: entry.name, colour: entry.colour, x, y, low, high, raw: probability(x), calibrated: probability(y), lower: probability(low), upper: probability(high) });
-        if (total) mass.push({ name: entry.name, colour: entry.colour, x, share: rows / total });
+        curve.push({ curve: entry.id, name: entry.name, colour: entry.colour, x, y, low, high, raw: probability(x), calibrated: probability(y), lower: probability(low), upper: probability(high) });
+        if (total) mass.push({ curve: entry.id, colour: entry.colour, x, share: rows / total });
       }
       points.push(...dots(entry));
     }
     main.data("curve", curve).data("dots", points);
-    density.data("mass", mass.length ? mass : [{ x: evidence.readout[0] ?? 0, share: 0, colour: "none", name: "" }]);
+    density.data("mass", mass.length ? mass : [{ x: evidence.readout[0] ?? 0, share: 0, colour: "none", curve: 0 }]);
     root.dataset.curves = chosen.length;
     root.dataset.points = curve.length;
     readout();
@@ -279,10 +284,10 @@ function explorer(columns, views) {
   const say = (text) => { $("[role=status]", root).textContent = text; };
 
   function add(name, curve, row) {
-    if (chosen.some((entry) => entry.name === name)) return say(`${name} is already shown`);
+    if (chosen.some((entry) => entry.curve === curve && entry.row === row)) return say(`${name} is already shown`);
     if (chosen.length === series.length) chosen.shift();
     const colour = series.map((each) => `var(--${each})`).find((each) => !chosen.some((entry) => entry.colour === each));
-    chosen.push({ name, curve, row, colour });
+    chosen.push({ id: ++added, name, curve, row, colour });
     say(`Showing ${chosen.map((entry) => entry.name).join(", ")}`);
     return render();
   }

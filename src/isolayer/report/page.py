@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -18,12 +19,13 @@ from isolayer.curves.curves import Curves
 from isolayer.errors import need
 from isolayer.fitting.histogram import Histogram
 from isolayer.report import charts, sections
-from isolayer.report.advice import advise
+from isolayer.report.advice import IN_SAMPLE, advise
 from isolayer.report.bias import Bias, learned_bias
 from isolayer.report.evidence import Evidence, gather
 from isolayer.report.pack import Pack, add_curves, add_dots, add_table
 from isolayer.report.rows import from_histogram, from_log
 from isolayer.report.theme import COLOUR, PALETTE, SERIES, styled, ticks
+from isolayer.report.words import joined, readable
 from isolayer.storage import whole_file
 
 Span = tuple[float, float]
@@ -103,10 +105,11 @@ def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, titl
     }
     template = Template(_resource("page.html"))
     return template.substitute(
-        title=escape(title),
+        title=escape(readable(title)),
         palette=_palette(),
         style=_resource("page.css"),
         lead=_lead(evidence),
+        banner=_banner(evidence),
         links=_links(parts),
         sections="\n".join(parts.values()),
         footer=f"Made by isolayer {_version()}.",
@@ -128,7 +131,7 @@ def _sections(evidence: Evidence, bias: Bias | None, readout: list[float], left_
         found["Contexts"] = sections.contexts_section(evidence)
     found["Curves"] = sections.explorer_section(evidence, readout, left_out)
     if evidence.heat is not None:
-        found[" × ".join(evidence.heat.names)] = sections.heat_section(evidence.heat.names)
+        found[joined(evidence.heat.names)] = sections.heat_section(evidence.heat.names)
     if evidence.daily is not None:
         found["Day by day"] = sections.daily_section(evidence.daily)
     if bias is not None:
@@ -189,10 +192,16 @@ def _readout(span: Span) -> list[float]:
 def _lead(evidence: Evidence) -> str:
     parts = [f"{evidence.weight:,.0f} rows", f"label rate {evidence.rate:.2%}"]
     if evidence.tables:
-        parts.append(f"{evidence.tables[0].total:,} contexts of {escape(' × '.join(evidence.tables[0].names))}")
+        parts.append(f"{evidence.tables[0].total:,} contexts of {escape(joined(evidence.tables[0].names))}")
     if evidence.daily is not None and len(evidence.daily.day) > 1:
         parts.append(f"{evidence.daily.day[0]} to {evidence.daily.day[-1]}")
     return ", ".join(parts) + "."
+
+
+def _banner(evidence: Evidence) -> str:
+    if not evidence.in_sample:
+        return ""
+    return f'<p class="notice" id="in-sample">{IN_SAMPLE}</p>'
 
 
 def _links(parts: dict[str, str]) -> str:
@@ -212,9 +221,9 @@ def _plain(data: Any) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Numbers to six significant digits: more than a screen shows."""
+    """Numbers to six significant digits, more than a screen shows; null where there is no finite number."""
     if isinstance(data, float):
-        return float(f"{data:.6g}")
+        return float(f"{data:.6g}") if isfinite(data) else None
     if isinstance(data, dict):
         return {name: _rounded(value) for name, value in data.items()}
     return [_rounded(value) for value in data] if isinstance(data, list) else data

@@ -19,9 +19,10 @@ from isolayer.fitting.categories import Codes, combine, encode
 from isolayer.fitting.columns import numbers
 from isolayer.fitting.frames import column, column_names
 from isolayer.fitting.histogram import Histogram
-from isolayer.metrics.rows import labels, same_length, weights
+from isolayer.metrics.rows import PROB_FLOOR, labels, same_length, weights
 
 Floats = NDArray[np.float64]
+_FURTHEST = float(np.log1p(-PROB_FLOOR) - np.log(PROB_FLOOR))  # logit, 36.04: the rule of the metrics
 Keys = tuple[NDArray[Any], Codes]  # a vocabulary, and the place of each row's value in it
 
 
@@ -30,7 +31,7 @@ class Rows:
     """Rows with their scores before and after, every column ``[n]``; rows of weight 0 are gone.
 
     Args:
-        logit: Raw score as a logit.
+        logit: Raw score as a logit, clipped far out.
         calibrated: The same after its curve.
         label: What happened, in [0, 1].
         weight: Frequency weights.
@@ -106,8 +107,8 @@ def from_log(
     y = labels(column(log, label), len(scores), label)
     w = weights(None if weight is None else column(log, weight), len(scores))
     rows = Rows(
-        scores if curves.scale == "logit" else logit_of(scores),
-        curves.decision_function(scores, context),
+        _bounded(scores if curves.scale == "logit" else logit_of(scores), curves),
+        _bounded(curves.decision_function(scores, context)),
         y,
         w,
         {name: _encoded(column(log, name), name, len(scores)) for name in wanted},
@@ -134,17 +135,8 @@ def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
     curve = curves.rows_of(context if context else None, len(cell))
     keys = {name: encode(values, name) for name, values in context.items()}
     calibrated = evaluate(curves.values, curve, mean[cell], curves.grid)
-    rows = Rows(mean[cell], calibrated, label, weight, keys, curve, in_sample=True)
+    rows = Rows(_bounded(mean[cell], curves), _bounded(calibrated), label, weight, keys, curve, in_sample=True)
     return _kept(rows, weight > 1e-9 * float(weight.max(initial=0)))
-
-
-def texts(key: Any) -> list[str]:
-    """Context values as text.
-
-    >>> texts(np.array([3, None], dtype=object))
-    ['3', 'missing']
-    """
-    return ["missing" if value is None else str(value) for value in np.asarray(key).tolist()]
 
 
 def days(name: str, values: Any, rows: int) -> NDArray[Any]:
@@ -165,6 +157,18 @@ def days(name: str, values: Any, rows: int) -> NDArray[Any]:
     if found.dtype.kind == "f" or np.isnat(when).any():
         raise InputError(f"{name}: expected dates, got {found.dtype} with missing values; {remedy}")
     return when
+
+
+def _bounded(logit: Floats, curves: Curves | None = None) -> Floats:
+    """Logits clipped so that losses, squares and sums are finite: probabilities lie in [PROB_FLOOR, 1 - PROB_FLOOR].
+
+    >>> _bounded(np.array([-1e308, 0.0, 1e308])).round(2).tolist()
+    [-36.04, 0.0, 36.04]
+    """
+    lower, upper = (-_FURTHEST, _FURTHEST)
+    if curves is not None:  # a raw score beyond the grid stays beyond it
+        lower, upper = min(lower, curves.grid.lower - 1), max(upper, curves.grid.upper + 1)
+    return np.clip(logit, lower, upper)
 
 
 def _kept(rows: Rows, keep: NDArray[np.bool_]) -> Rows:

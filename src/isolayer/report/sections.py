@@ -1,4 +1,4 @@
-"""The sections of the page as HTML: words and numbers around the charts. Everything from the user is escaped here."""
+"""The sections of the page as HTML: words and numbers around the charts. Text from the log is escaped here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from isolayer.report.advice import Advice
 from isolayer.report.bias import Bias
 from isolayer.report.evidence import Daily, Estimate, Evidence, Figure, Reliability
 from isolayer.report.theme import RATIO_NAMES, RATIO_STEPS
+from isolayer.report.words import joined, readable, readables
 
 _NOTES = {
-    "Log loss": "mean cross-entropy, in nats",
-    "Normalised entropy": "log loss over that of the base rate; below 1 beats a constant",
-    "ECE": "mean gap between score and rate, in 15 bins of equal mass",
-    "Observed / expected": "labels over predicted labels; 1 is right",
+    "Log loss": "mean cross-entropy in nats; lower is better",
+    "Normalised entropy": "log loss relative to always predicting the mean label; below 1 is better than that",
+    "ECE": "mean gap between predicted and observed rate, in 15 bins of equal weight",
+    "Observed / expected": "observed events divided by predicted events; 1 is right",
 }
 _DIGITS = {"Log loss": 4, "Normalised entropy": 4, "ECE": 4, "Observed / expected": 3}
 
@@ -29,13 +30,13 @@ def section(name: str, heading: str, lead: str, body: str) -> str:
 
 
 def chart(name: str, words: str, caption: str = "") -> str:
-    """A place for a chart, with the words that stand for it where it cannot be seen."""
+    """A place for a chart, with the text that a screen reader says instead."""
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
     return f'<figure><div class="chart" id="{name}" role="img" aria-label="{escape(words)}"></div>{below}</figure>'
 
 
 def data_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Numbers behind a chart, folded away."""
+    """The numbers behind a chart, in a table that opens on demand."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
@@ -64,26 +65,26 @@ def _card(figure: Figure, evidence: Evidence) -> str:
         change = f", <b>{_signed(figure.change.value)}</b>"
     note = _NOTES[figure.name]
     if figure.name == "ECE":
-        note += f"; a perfect score would show {evidence.ece_floor[1]:.{digits}f} on these rows"
+        note += f"; perfect probabilities would show {evidence.ece_floor[1]:.{digits}f} on these rows"
     after, before = (f"{part.value:.{digits}f}" for part in (figure.after, figure.before))
     interval = f"{figure.after.lower:.{digits}f} to {figure.after.upper:.{digits}f}"
     was = f"{figure.before.lower:.{digits}f} to {figure.before.upper:.{digits}f}"
     return (
         f'<div class="card"><h3>{figure.name}</h3><p class="after">{after}</p>'
-        f'<p class="before">from {before}{change}</p>{_interval_picture(figure)}'
+        f'<p class="before">was {before}{change}</p>{_interval_picture(figure)}'
         f'<p class="note">after {interval}<br>before {was}</p><p class="note">{note}</p></div>'
     )
 
 
 def _group_card(before: Multicalibration, after: Multicalibration) -> str:
     worst = int(np.argmax(after.group_sigma))
-    name = "all rows" if after.field[worst] == "all" else f"{after.field[worst]} {after.group[worst]}"
-    seen = "not distinguishable from chance" if after.p_value > 0.05 else f"worst in {name}"
+    name = "all rows" if worst == 0 else f"{readable(after.field[worst])} {after.group[worst]}"
+    seen = "within chance" if after.p_value > 0.05 else f"largest in {name}"
     return (
         f'<div class="card"><h3>Worst group</h3><p class="after">{after.error:.4f}</p>'
-        f'<p class="before">from {before.error:.4f}</p>{_two_bars(before.error, after.error)}'
-        f'<p class="note">{escape(seen)}; this log can tell {after.minimum_detectable_error:.4f} from chance</p>'
-        '<p class="note">multicalibration error over every value of every context</p></div>'
+        f'<p class="before">was {before.error:.4f}</p>{_two_bars(before.error, after.error)}'
+        f'<p class="note">{escape(seen)}; errors above {after.minimum_detectable_error:.4f} can be told from chance</p>'
+        '<p class="note">largest calibration error over all values of all contexts (multicalibration error)</p></div>'
     )
 
 
@@ -125,13 +126,13 @@ def _two_bars(before: float, after: float) -> str:
 
 
 def advice_section(advice: Sequence[Advice]) -> str:
-    """What to do next."""
+    """The suggestions, as a list."""
     names = {"good": "Good: ", "act": "To do: ", "note": "Note: "}
     items = (
         f'<li class="{each.kind}"><span class="hidden">{names[each.kind]}</span>{escape(each.text)}</li>'
         for each in advice
     )
-    lead = "Read off the numbers on this page, by rule."
+    lead = "What these numbers suggest."
     return section("next", "What to do next", lead, f'<ul class="advice">{"".join(items)}</ul>')
 
 
@@ -152,32 +153,33 @@ def reliability_section(evidence: Evidence) -> str:
         for prob, rate, lower, upper, weight in zip(*part, strict=True)
     ]
     table = data_table("Reliability by bin", ["score", "predicted", "observed", "from", "to", "rows"], rows)
-    lead = "Does an event that is given 5% happen 5% of the time? On the dashed line it does."
+    lead = "Do events that are predicted at 5% happen 5% of the time? On the dashed line they do."
     return section("reliability-part", "Reliability", lead, body + table)
 
 
 def _gap_words(part: Reliability) -> str:
     inside = int(((part.lower <= part.prob) & (part.prob <= part.upper)).sum())
-    return f"{inside} of {len(part.prob)} bins have an interval that holds the prediction"
+    return f"in {inside} of {len(part.prob)} bins the interval of the observed rate contains the prediction"
 
 
 def contexts_section(evidence: Evidence) -> str:
-    """The table of contexts; its rows are the script's."""
+    """The table of contexts; the script fills in its rows."""
     options = "".join(
-        f'<option value="{place}">{escape(" × ".join(table.names))} ({table.total:,})</option>'
+        f'<option value="{place}">{escape(joined(table.names))} ({table.total:,})</option>'
         for place, table in enumerate(evidence.tables)
     )
     choice = (
         f'<div class="field"><label for="context-table">By</label><select id="context-table">{options}</select></div>'
     )
-    example = f"{evidence.tables[0].names[0]}={evidence.tables[0].keys[0][0]}"
+    first = evidence.tables[0]
+    example = f"{readable(first.names[0])}={readable(first.keys[0].tolist()[0])}"
     headings = (
         ("context", "Context", ""),
         ("weight", "Rows", "desk-only"),
         ("rate", "Rate", "desk-only"),
         ("before", "O/E before", ""),
         ("after", "O/E after", ""),
-        ("off", "Surely off", "desk-only"),
+        ("off", "Off beyond chance", "desk-only"),
     )
     head = "".join(
         f'<th scope="col" class="{style}"><button type="button" data-key="{key}">{text}</button></th>'
@@ -191,20 +193,20 @@ def contexts_section(evidence: Evidence) -> str:
     body = (
         f'<div id="contexts"><div class="controls">{search}{choice if len(evidence.tables) > 1 else ""}</div>'
         '<div class="scroll" tabindex="0" role="region" aria-label="Observed over expected by context"><table>'
-        "<caption>Sorted by how far O/E surely is from 1 after calibration, unless you choose another column."
-        '<span class="wide-only"> The picture runs from half to double: grey before, colour after.</span></caption>'
+        "<caption>Sorted by how far the interval of O/E after calibration lies from 1. Select a column to sort by it."
+        '<span class="wide-only"> The picture shows O/E from 0.5 to 2, before in grey.</span></caption>'
         f'<thead><tr>{head}<th scope="col" class="wide-only">0.5 – 1 – 2</th>'
         '<th scope="col"><span class="hidden">Curve</span></th></tr></thead>'
         '<tbody></tbody></table></div><div class="pager"><p class="status" role="status"></p>'
         '<button type="button" data-go="-1">Previous</button>'
         '<button type="button" data-go="1">Next</button></div></div>'
     )
-    lead = "Observed over expected by context, the worst first."
+    lead = "Observed over expected by context, worst first."
     return section("contexts-part", "Contexts", lead, body)
 
 
 def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int) -> str:
-    """The curve explorer; its curves are the script's."""
+    """The curve explorer; the script draws its curves."""
     search = (
         '<div class="controls"><div class="field wide"><label for="curve-search">Add a context</label>'
         '<input type="text" '
@@ -215,25 +217,27 @@ def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int
         else ""
     )
     head = "".join(f'<th scope="col">{_percent(1 / (1 + float(np.exp(-logit))))}</th>' for logit in readout)
-    rest = f" The page carries the curves with the most data; {left_out:,} more are in the file." if left_out else ""
+    rest = (
+        f" This page has the curves with the most data; {left_out:,} others are only in the file." if left_out else ""
+    )
     caption = (
-        "Lines map raw to calibrated probability, bands are 95%, rings are rates observed in this log, and below is "
-        f"where the fit had its data.{rest}"
+        "Lines map raw to calibrated probability, with 95% bands. Rings are rates observed in this log. The chart "
+        f"below shows where the rows were that each curve was fitted to.{rest}"
     )
     body = (
         f'<div id="explorer">{search}<ul class="chips" aria-label="Curves shown"></ul><p class="hidden" role="status">'
         f"</p>{chart('explorer-curves', 'Curves of the chosen contexts; their values are in the table below.')}"
-        f"{chart('explorer-mass', 'Where the data of each curve are.', caption)}"
+        f"{chart('explorer-mass', 'Where the rows of each curve are.', caption)}"
         '<div class="readout scroll" tabindex="0" role="region" aria-label="Calibrated probability by raw score">'
         "<table><caption>Calibrated probability, with its band, at a raw probability of</caption><thead><tr>"
         f'<th scope="col">context</th>{head}</tr></thead><tbody></tbody></table></div></div>'
     )
-    return section("explorer-part", "Curves", "What the calibrator does to a score, and how sure it is.", body)
+    return section("explorer-part", "Curves", "What the calibrator does to a score, and how certain it is.", body)
 
 
 def heat_section(names: Sequence[str]) -> str:
     """Two heat maps, before and after, and what their colours mean."""
-    pair = " and ".join(names)
+    pair = joined(names, " and ")
     maps = ""
     for place, when in enumerate(("Before", "After")):
         words = f"O/E by {pair}, {when.lower()}; the numbers are in the table of contexts."
@@ -243,9 +247,9 @@ def heat_section(names: Sequence[str]) -> str:
         f'<li><i style="background:var(--{name})"></i>{edge}</li>'
         for name, edge in zip(RATIO_NAMES, edges, strict=True)
     )
-    lead = f"O/E by {escape(pair)}: pale is right, blue-green is scored too high, orange too low."
+    lead = f"O/E by {escape(pair)}: pale is right, blue-green means predicted too high, orange too low."
     body = f'<div class="pair roomy">{maps}</div><ul class="legend" aria-label="O/E by colour">{legend}</ul>'
-    return section("heat-part", escape(" × ".join(names)), lead, body)
+    return section("heat-part", escape(joined(names)), lead, body)
 
 
 def daily_section(daily: Daily) -> str:
@@ -269,18 +273,19 @@ def daily_section(daily: Daily) -> str:
 
 def bias_section(bias: Bias) -> str:
     """What a debiased model learned of each task and value of the bias feature."""
-    feature = escape(bias.feature)
+    feature, tasks = readable(bias.feature), readables(bias.tasks)
     plots = "".join(
-        f"<div><h3>{escape(task)}</h3>{chart(f'bias-{place}', f'Learned curves of {task} by {bias.feature}.')}</div>"
-        for place, task in enumerate(bias.tasks)
+        f"<div><h3>{escape(task)}</h3>{chart(f'bias-{place}', f'Learned curves of {task} by {feature}.')}</div>"
+        for place, task in enumerate(tasks)
     )
-    words = f"Chance of each label by {bias.feature}."
-    relative = f"<div><h3>At middling relevance</h3>{chart('bias-relative', words)}</div>"
+    words = f"Probability of each label by {feature}."
+    relative = f"<div><h3>At medium relevance</h3>{chart('bias-relative', words)}</div>"
     rows = [
-        [str(value), *(f"{part:.3f}" for part in bias.relative[:, place])] for place, value in enumerate(bias.values)
+        [value, *(f"{part:.3f}" for part in bias.relative[:, place])]
+        for place, value in enumerate(readables(bias.values))
     ]
     table = data_table(
-        f"Chance of each label against {bias.feature} {bias.values[0]}", [bias.feature, *bias.tasks], rows
+        f"Probability of each label relative to {feature} {readable(bias.values.tolist()[0])}", [feature, *tasks], rows
     )
-    lead = f"What is logged for an item of given relevance, by {feature}. Serving leaves these curves out."
+    lead = f"What is logged for an item of given relevance, by {escape(feature)}. These curves are not used in serving."
     return section("bias-part", "Learned bias", lead, f'<div class="pair">{plots}{relative}</div>{table}')

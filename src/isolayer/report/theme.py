@@ -6,6 +6,7 @@ of the same names, so that light, dark and print need no redrawing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,12 +86,35 @@ def prob_y(field: str, title: str, domain: tuple[float, float]) -> Any:
     return alt.Y(f"{field}:Q", scale=scale, axis=prob_axis(title, *domain))
 
 
-def series(names: list[str], colours: list[str]) -> Any:
-    """The colour channel of a named series, with its legend above the chart."""
+def series(colours: list[str]) -> Any:
+    """The colour channel of the field ``series``, with its legend above the chart; see :func:`named`."""
     legend = alt.Legend(
-        title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3, labelFontSize=12, symbolOpacity=1
+        title=None,
+        orient="top",
+        symbolType="stroke",
+        symbolStrokeWidth=3,
+        labelFontSize=12,
+        symbolOpacity=1,
+        labelExpr="series_names[datum.value]",
     )
-    return alt.Color("series:N", scale=alt.Scale(domain=names, range=colours), legend=legend, sort=None)
+    domain = list(range(len(colours)))
+    return alt.Color("series:O", scale=alt.Scale(domain=domain, range=colours), legend=legend, sort=None)
+
+
+def by_place(field: str, channel: Any, title: str | None, **axis: Any) -> Any:
+    """An x or y channel of a field that holds places in a list of names; see :func:`named`."""
+    shown = alt.Axis(title=title, domain=False, ticks=False, labelExpr=f"{field}_names[datum.value]", **axis)
+    return channel(f"{field}:O", sort="ascending", axis=shown)
+
+
+def named(chart: Any, **names: Sequence[str]) -> Any:
+    """A chart with lists of names, as the parameters ``<field>_names``.
+
+    Fields of a chart hold the places of names and never the names. Vega compiles sort orders, domains and titles of
+    tooltips into expressions and keys of objects, where a line separator or a name such as "constructor" breaks the
+    whole chart. Parameters are plain data. For the same reason a name is never the whole title of an axis.
+    """
+    return chart.add_params(*(alt.param(name=f"{field}_names", value=list(texts)) for field, texts in names.items()))
 
 
 def styled(chart: Any, title: str | None = None) -> Any:

@@ -512,9 +512,19 @@ def test_a_page_that_cannot_be_written_leaves_nothing(log, curves, tmp_path):
     with pytest.raises(InputError, match=r"path: expected a folder that exists, got '.*nowhere'; create it"):
         report.write(tmp_path / "nowhere" / "report.html", log, curves)
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="taken"):
+    with pytest.raises(InputError, match=r"path: expected a file, got a folder at .*taken.; name a file"):
         report.write(tmp_path / "taken", log, curves)
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("named", ["log.parquet", "*.parquet", "link.parquet"])
+def test_a_page_never_takes_the_place_of_its_log(log, curves, tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table(log), "log.parquet")
+    (tmp_path / "link.parquet").hardlink_to(tmp_path / "log.parquet")
+    with pytest.raises(InputError, match=r"path: expected another file than the input, got 'log.parquet' for both"):
+        report.write("log.parquet", named, curves)
+    assert pq.read_table("log.parquet").num_rows == len(log["score"])
 
 
 def test_one_class_and_one_row_still_make_a_page(tmp_path):

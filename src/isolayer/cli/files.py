@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from isolayer.cli.logs import files_of
-from isolayer.storage import refuse_same_file, whole_files, writable
+from isolayer.storage import files_of, refuse_same_file, whole_files, writable
 
 
 def check_output(out: Path, option: str, *inputs: str | Path) -> None:

@@ -44,20 +44,6 @@ def read(log: str) -> Any:
     return _table(pattern_of(log, "log"), path.suffix.lower())
 
 
-def files_of(log: str) -> list[Path]:
-    """The files that a LOG argument names, as far as they lie on this machine: a path, a folder, or a glob's matches.
-
-    >>> files_of("s3://bucket/day.parquet")
-    []
-    """
-    if log == "-" or "://" in log:
-        return []
-    path = Path(log)
-    if path.is_dir():
-        return sorted(path.rglob("*"))
-    return [path] if path.exists() else sorted(Path(path.anchor or ".").glob(log.removeprefix(path.anchor)))
-
-
 def _table(pattern: str, kind: str) -> Any:
     import ibis
 

@@ -143,17 +143,16 @@ def daily_chart(daily: Daily) -> Any:
     """Mean score before and after, against the label rate and its band, by day."""
     dated = daily.day.dtype.kind == "M"
     day = daily.day.astype(str).tolist() if dated else daily.day
-    kind, axis = ("T", alt.Axis(title=None, format="%-d %b", tickCount=6)) if dated else ("Q", alt.Axis(title="day"))
-    x = alt.X(f"day:{kind}", axis=axis)
+    x = _day_axis(daily.day) if dated else alt.X("day:Q", axis=alt.Axis(title="day", tickMinStep=1))
     names = ["observed", BEFORE, AFTER]
     colour = series([COLOUR["ink"], *_PAIR])
     lines = [
         {"series": place, "name": names[place], **row}
         for place, column in enumerate((daily.rate, daily.before, daily.after))
-        for row in records(day=day, rate=column, rows=daily.weight)
+        for row in records(day=day, date=daily.day.astype(str), rate=column, rows=daily.weight)
     ]
     y = alt.Y("rate:Q", scale=alt.Scale(zero=False), axis=alt.Axis(title="mean", format=".2~%", tickCount=5))
-    tips = [alt.Tooltip("name:N", title="mean"), alt.Tooltip(f"day:{kind}")]
+    tips = [alt.Tooltip("name:N", title="mean"), alt.Tooltip("date:N", title="day")]
     tips += [alt.Tooltip("rate:Q", format=".4~p"), alt.Tooltip("rows:Q", format=",.0f")]
     band = (
         alt.Chart(inline(records(day=day, low=daily.lower, high=daily.upper)))
@@ -163,6 +162,14 @@ def daily_chart(daily: Daily) -> Any:
     base = alt.Chart(inline(lines)).encode(x=x, y=y, color=colour)
     points = base.mark_circle(size=34, opacity=1).encode(tooltip=tips)
     return named(alt.layer(band, base.mark_line(strokeWidth=1.8), points), series=names)
+
+
+def _day_axis(day: NDArray[Any]) -> Any:
+    """The x channel of dates: about seven ticks, each on a day, and the same day wherever the page is read."""
+    span = int((day[-1] - day[0]).astype(int)) + 1
+    interval: Any = {"interval": "day", "step": -(-span // 7)} if span <= 60 else {"interval": "month", "step": 1}
+    axis = alt.Axis(title=None, format="%-d %b", tickCount=interval, labelOverlap=True)
+    return alt.X("day:T", scale=alt.Scale(type="utc"), axis=axis)
 
 
 def bias_chart(bias: Bias, task: str) -> Any:

@@ -26,7 +26,7 @@ from isolayer.report.pack import Pack, add_curves, add_dots, add_table
 from isolayer.report.rows import from_histogram, from_log
 from isolayer.report.theme import COLOUR, PALETTE, SERIES, styled, ticks
 from isolayer.report.words import joined, readable
-from isolayer.storage import whole_file
+from isolayer.storage import files_of, refuse_same_file, whole_file, writable
 
 Span = tuple[float, float]
 
@@ -62,6 +62,9 @@ def write(
     Returns:
         The path that was written.
     """
+    writable(path)
+    if isinstance(log, str | os.PathLike):
+        refuse_same_file(path, *files_of(os.fspath(log)), name="path")
     rows = from_log(log, curves, score=score, label=label, contexts=contexts, weight=weight, date=date)
     evidence = gather(rows, curves)
     learned = None

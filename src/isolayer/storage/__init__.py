@@ -16,11 +16,12 @@ rest. Nothing in this room knows what the files contain.
 """
 
 from isolayer.storage.lock import finish_interrupted, locked
-from isolayer.storage.paths import refuse_same_file, writable
+from isolayer.storage.paths import files_of, refuse_same_file, writable
 from isolayer.storage.reading import open_once, read_once, read_set
 from isolayer.storage.writing import whole_file, whole_files
 
 __all__ = [
+    "files_of",
     "finish_interrupted",
     "locked",
     "open_once",

@@ -67,6 +67,20 @@ def refuse_same_file(out: AnyPath, *inputs: AnyPath, name: str = "--out") -> Non
             raise InputError(f"{name}: expected another file than the input, got {str(out)!r} for both; rename it")
 
 
+def files_of(log: str) -> list[Path]:
+    """The files that the name of a log stands for, on this machine: a path, a folder's contents, or a glob's matches.
+
+    >>> files_of("s3://bucket/day.parquet")
+    []
+    """
+    if log == "-" or "://" in log:
+        return []
+    path = Path(log)
+    if path.is_dir():
+        return sorted(path.rglob("*"))
+    return [path] if path.exists() else sorted(Path(path.anchor or ".").glob(log.removeprefix(path.anchor)))
+
+
 def kind_at(path: AnyPath) -> str | None:
     """What is at a path, links followed: ``"a file"``, ``"a folder"`` and so on; None if there is nothing.
 

@@ -24,7 +24,7 @@ from sklearn.isotonic import IsotonicRegression
 from benchmarks import Row, best_time, progress, quick
 from benchmarks.task import above_oracle, segment_error, task
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import prob_of
+from isolayer.curves.evaluation import prob_of
 from research.calibrators import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator, TemperatureCalibrator
 
 SEED = 2  # where the peers land nearest to the figures they are known for; five more are run for ours

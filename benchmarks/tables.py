@@ -112,7 +112,7 @@ TASKS = {task.__name__: task for task in (fit_once, fit_and_group, apply_and_cop
 def equal_fits(path: Path) -> float:
     """Largest difference in probability between fits of the same rows from the table and from arrays."""
     from isolayer.calibrator import IsotonicCalibrator
-    from isolayer.curves.curves import prob_of
+    from isolayer.curves.evaluation import prob_of
 
     rows = pq.read_table(path).slice(0, 500_000)
     there = IsotonicCalibrator(("segment",)).fit_table(rows).curves_

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import prob_of
+from isolayer.curves.evaluation import prob_of
 from research import datasets
 from research.calibrators import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator
 from research.charts import intervals, records

@@ -22,7 +22,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from isolayer.curves.curves import Scale, logit_of, prob_of
+from isolayer.curves.evaluation import Scale, logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, encode, lookup
 from isolayer.fitting.frames import read_rows

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import prob_of
+from isolayer.curves.evaluation import prob_of
 from isolayer.debias.loss import stacked_labels, weighted_bce
 from isolayer.errors import need
 from isolayer.nn.context import ContextIsotonicLayer

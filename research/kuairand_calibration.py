@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import prob_of
+from isolayer.curves.evaluation import prob_of
 from isolayer.errors import MissingExtra, need
 from research.calibrators import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator, TemperatureCalibrator
 from research.charts import intervals

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import prob_of
+from isolayer.curves.evaluation import prob_of
 from isolayer.debias.baselines import Naive
 from isolayer.debias.loss import Heads, stacked_labels, weighted_bce
 from isolayer.nn.context import ContextIsotonicLayer

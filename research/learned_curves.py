@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import logit_of, prob_of
+from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.debias.heads import DualHead
 from isolayer.errors import need
 from isolayer.simulate import GRADE_SHARES, TASKS, Distortion, Feed, Logger, Population, PositionBased

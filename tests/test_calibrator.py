@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
 
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import prob_of
+from isolayer.curves.evaluation import prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.frames import Rows
 from isolayer.fitting.histogram import Histogram

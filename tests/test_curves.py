@@ -1,15 +1,20 @@
 """Curves: evaluation, inversion, lookup, bands and comparison."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from contract_cases import CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.curves import curves as module
-from isolayer.curves.curves import Curves, evaluate, invert, logit_of, prob_of
+from isolayer.curves import evaluation
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import evaluate, invert, logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
@@ -57,10 +62,44 @@ def test_inversion_undoes_evaluation(seed, x):
     np.testing.assert_allclose(evaluate(values, row, invert(values, row, x, GRID), GRID), x, atol=1e-8)
 
 
-def test_on_a_flat_the_largest_of_the_inverses():
-    values = np.array([[0.0, 1, 1, 1, 2, 3, 3, 4, 4]])
-    found = invert(values, np.zeros(3, np.int64), np.array([1.0, 3.0, 4.0]), GRID)
-    np.testing.assert_allclose(found, [-0.5, 1.0, 2.0])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_contract(case):
+    curves = case.curves()
+    raw, calibrated = np.array(case.forward).T
+    np.testing.assert_allclose(curves.decision_function(raw), calibrated, rtol=0, atol=1e-9)
+    asked, smallest = np.array(case.inverse).T
+    found = invert(curves.values, np.zeros(len(asked), np.int64), asked, case.grid, case.extrapolation)
+    np.testing.assert_allclose(found, smallest, rtol=0, atol=1e-9)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 99), st.lists(st.integers(-24, 24), min_size=2, max_size=20), st.sampled_from(["extend", "clip"]))
+def test_a_score_is_at_or_above_the_inverse_exactly_if_its_value_is(seed, x, extrapolation):
+    """On the grid, for curves with flat pieces: eighths are exact in binary, so no rounding can blur it."""
+    rng = np.random.default_rng(seed)
+    values = np.cumsum(rng.integers(0, 3, (1, GRID.buckets)) * rng.integers(0, 2, (1, GRID.buckets)), axis=1) / 2.0 - 1
+    x, z = np.array(x) / 8, np.unique(values)
+    inside = x[(x >= GRID.lower) & (x <= GRID.upper)]
+    value = evaluate(values, np.zeros(len(inside), np.int64), inside, GRID, extrapolation)
+    threshold = invert(values, np.zeros(len(z), np.int64), z, GRID, extrapolation)
+    np.testing.assert_array_equal(inside[:, None] >= threshold, value[:, None] >= z)
+
+
+def test_clipped_curves_hold_their_end_values(fitted):
+    clipped = replace(fitted, extrapolation="clip")
+    x = np.array([-9.0, 0.25, 9.0])
+    np.testing.assert_array_equal(clipped.decision_function(x), fitted.decision_function(np.clip(x, -2, 2)))
+    assert fitted.decision_function(x)[2] > clipped.decision_function(x)[2]
+    np.testing.assert_allclose(clipped.inverse([1e-9, 1 - 1e-9]), [-2, 2])
+    low, high = clipped.band(x)
+    assert (low < clipped.predict_proba(x)).all()
+    assert (clipped.predict_proba(x) < high).all()
+
+
+@pytest.mark.parametrize("name", ["scale", "extrapolation", "kind"])
+def test_closed_choices(fitted, name):
+    with pytest.raises(InputError, match=rf"{name}: expected '.*' or '.*', got 'qrob'; choose one"):
+        replace(fitted, **{name: "qrob"})
 
 
 @settings(deadline=None)
@@ -86,7 +125,7 @@ def test_logits_of_certainty_are_finite():
 def test_chunks_make_no_difference(monkeypatch):
     x, row, values = np.linspace(-5, 5, 101), np.arange(101) % 3, increasing(0)
     whole = evaluate(values, row, x, GRID)
-    monkeypatch.setattr(module, "_CHUNK", 7)
+    monkeypatch.setattr(evaluation, "_CHUNK", 7)
     np.testing.assert_array_equal(evaluate(values, row, x, GRID), whole)
 
 
@@ -125,14 +164,14 @@ def test_prob_scale_reads_probabilities(fitted):
 
 def test_bands_hold_the_curve_and_grow_with_their_level(fitted):
     context, x = {"device": ["tv", "web"], "slot": [7, 1]}, np.array([0.0, 9.0])
-    low, high = fitted.band(0.5, x, context)
-    lower, higher = fitted.band(0.95, x, context)
+    low, high = fitted.band(x, context, level=0.5)
+    lower, higher = fitted.band(x, context, level=0.95)
     assert (lower < low).all()
     assert (low < fitted.predict_proba(x, context)).all()
     assert (fitted.predict_proba(x, context) < high).all()
     assert (high < higher).all()
     at_knots = fitted.band()
-    np.testing.assert_allclose(at_knots[0][3], fitted.band(0.95, KNOTS, {"device": ["tv"] * 9, "slot": [7] * 9})[0])
+    np.testing.assert_allclose(at_knots[0][3], fitted.band(KNOTS, {"device": ["tv"] * 9, "slot": [7] * 9})[0])
 
 
 def test_strict_curves_rise_and_others_may_be_flat():
@@ -146,15 +185,17 @@ def test_strict_curves_rise_and_others_may_be_flat():
 
 def test_comparison_with_itself_is_nothing_and_with_a_shift_is_the_shift(fitted):
     same = fitted.compare(fitted)
-    assert same["level"].tolist() == [0, 1, 1, 2, 2, 2, 2]
+    assert same["depth"].tolist() == [0, 1, 1, 2, 2, 2, 2]
     assert same["device"].tolist() == [None, "tv", "web", "tv", "web", "web", "web"]
     assert same["slot"].tolist() == [None, None, None, 7, 0, 1, 2]
     assert not same["largest"].any()
     parts = {name: getattr(fitted, name) for name in fitted.__dataclass_fields__}
     moved = fitted.compare(Curves(**{**parts, "values": fitted.values + 0.5}))
     change = prob_of(fitted.values + 0.5) - prob_of(fitted.values)
-    np.testing.assert_allclose(moved["average"], (change * fitted.mass).sum(1) / fitted.mass.sum(1), rtol=1e-6)
-    np.testing.assert_allclose(moved["largest"], np.where(fitted.mass > 0, change, 0).max(1))
+    np.testing.assert_allclose(
+        moved["average"], (change * fitted.knot_weight).sum(1) / fitted.knot_weight.sum(1), rtol=1e-6
+    )
+    np.testing.assert_allclose(moved["largest"], np.where(fitted.knot_weight > 0, change, 0).max(1))
 
 
 def test_comparison_serves_new_contexts_by_their_ancestor():
@@ -167,7 +208,7 @@ def test_comparison_serves_new_contexts_by_their_ancestor():
     table = one.compare(both)
     assert table["device"].tolist() == [None, "tv", "web"]
     change = np.abs(prob_of(one.values[0]) - prob_of(both.values[2]))
-    assert table["largest"][2] == pytest.approx(np.where(both.mass[2] > 0, change, 0).max())
+    assert table["largest"][2] == pytest.approx(np.where(both.knot_weight[2] > 0, change, 0).max())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +229,7 @@ def test_comparison_serves_new_contexts_by_their_ancestor():
             lambda c: c.predict_proba([1.0], {"device": [3], "slot": [7]}),
             "context device: expected strings as when fitted",
         ),
-        (lambda c: c.band(1.0), r"level: expected a number in \(0, 1\), got 1.0; try 0.95"),
+        (lambda c: c.band(level=1.0), r"level: expected a number in \(0, 1\), got 1.0; try 0.95"),
         (lambda c: c.compare(Curves.identity(GRID)), "compare: expected curves with the same contexts, scale and grid"),
     ],
 )
@@ -206,3 +247,30 @@ def test_a_context_without_its_parent_and_a_histogram_without_rows():
         )
     with pytest.raises(InputError, match="histogram: expected at least one row, got none; add rows"):
         Curves.from_histogram(Histogram.from_arrays([], [], grid=GRID))
+
+
+def test_curves_and_sums_belong_together_or_not(fitted):
+    rng = np.random.default_rng(1)
+    day = Histogram.from_arrays(rng.normal(size=99), rng.integers(0, 2, 99), {"device": ["tv"] * 99}, grid=GRID)
+    day = replace(day, source={"score": "p", "scale": "prob", "label": "click"})
+    curves = Curves.from_histogram(day)
+    assert (curves.scale, curves.score_name, curves.label_name) == ("prob", "p", "click")
+    assert curves.source["from"] == "fit"
+    curves.check_sums(day)
+    others = {
+        "scale: expected curves and sums of one fit, got 'logit' in the curves and 'prob' in the sums": replace(
+            curves, scale="logit"
+        ),
+        "score_name: expected curves and sums of one fit, got 'q' in the curves": replace(curves, score_name="q"),
+        "contexts: expected curves and sums of one fit": replace(curves, contexts=("platform",)),
+        "sums: expected the sums that the curves were fitted to, got sums of other rows": Curves.from_histogram(
+            day.merge(day)
+        ),
+    }
+    for message, other in others.items():
+        with pytest.raises(InputError, match=message):
+            other.check_sums(day)
+    with pytest.raises(InputError, match=r"histograms: expected rows read in the same way, got score 'p' and 'q'"):
+        day.merge(replace(day, source={"score": "q"}))
+    assert day.merge(replace(day, source={"weight": None})).source == {**day.source, "weight": None}
+    assert day.level(0).source == day.folded().source == day.scaled(0.5).source == day.source

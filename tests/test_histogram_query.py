@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import logit_of, prob_of
+from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bin_of
 from isolayer.grid import Grid

@@ -11,7 +11,8 @@ import pytest
 from curve_examples import GRID, columns, fitted, questions
 
 from isolayer.curves import parquet_io as artefact
-from isolayer.curves.curves import Curves, evaluate, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import evaluate, prob_of
 from isolayer.curves.parquet_io import load_curves, load_histogram, save_curves, save_histogram
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
@@ -38,7 +39,7 @@ def test_curves_come_back_to_the_bit(contexts, missing, tmp_path):
     curves = fitted(contexts, scale="prob", missing=missing)
     save_curves(curves, tmp_path / "curves.parquet")
     again = load_curves(tmp_path / "curves.parquet")
-    assert_equal(curves, again, ("values", "variance", "mass", "count"))
+    assert_equal(curves, again, ("values", "variance", "knot_weight", "count"))
     assert [[key.tolist() for key in keys] for keys in curves.keys] == [
         [k.tolist() for k in keys] for keys in again.keys
     ]
@@ -89,7 +90,7 @@ def test_others_read_the_curves_without_this_package(tmp_path):
     assert prob_of(logit)[0] == pytest.approx(1 / (1 + np.exp(-curves.values[row[0], 10])))
     facts = json.loads(pq.read_schema(path).metadata[b"isolayer"])
     assert facts["grid"] == {"lower": -6.0, "upper": 3.0, "step": 0.3}
-    assert {"schema", "library", "scale", "settings", "contexts", "kind"} <= set(facts)
+    assert {"schema", "library", "scale", "settings", "contexts", "kind", "content"} <= set(facts)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -24,7 +24,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from isolayer import Grid, InputError, metrics, report
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.curves import Curves, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import prob_of
 from isolayer.fitting.histogram import Histogram
 from isolayer.report import charts, evidence, pack, page, theme
 from isolayer.report.advice import advise
@@ -411,7 +412,7 @@ def test_packed_curves_are_the_curves_where_they_have_data(curves, shift):
         assert_allclose(value, curves.values[row, shown], atol=6e-4)
         outside = np.ones(curves.values.shape[1], bool)
         outside[shown] = False
-        assert (curves.mass[row, outside] == 0).all()
+        assert (curves.knot_weight[row, outside] == 0).all()
         deviation = np.exp((columns["curves.deviation"][part].astype(float) - 98) / plain["coarseSteps"])
         assert_allclose(deviation, np.sqrt(curves.variance[row, shown]), rtol=0.05)
         start += int(size)

@@ -12,7 +12,8 @@ from playwright.sync_api import sync_playwright
 from test_report import dual_curves, fitted, simulated
 
 from isolayer import Grid, report
-from isolayer.curves.curves import Curves, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import prob_of
 
 SWITCHES = [
     "--no-sandbox",

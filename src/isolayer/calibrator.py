@@ -7,6 +7,7 @@ What an estimator must know is here: spec frames and arrays, labels, weights, fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
@@ -22,7 +23,8 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from isolayer.curves.curves import Curves, Scale, logit_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import Scale, logit_of
 from isolayer.errors import InputError, offered
 from isolayer.fitting.categories import context_names
 from isolayer.fitting.columns import array_of, numbers, same_length, weights
@@ -238,7 +240,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         """Pointwise interval of each row's calibrated probability: lower and upper ends, each of shape ``[n]``."""
         check_is_fitted(self, "curves_")
         rows = self._rows(X)
-        return self._curves_on_logits.band(level, rows.score, rows.context)
+        return self._curves_on_logits.band(rows.score, rows.context, level=level)
 
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
         """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others."""
@@ -352,7 +354,9 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             age, latest = self._ages(rows, latest)
             weight = np.exp2(-age) * (1.0 if weight is None else weight)
         grid = self.grid or Grid()
-        return Histogram.from_arrays(rows.score, labels, rows.context, weight, grid=grid), latest
+        histogram = Histogram.from_arrays(rows.score, labels, rows.context, weight, grid=grid)
+        known = {} if rows.score_name is None else {"score": rows.score_name}
+        return replace(histogram, source={"scale": self.scale, **known}), latest
 
     def _rate(self, rows: Rows) -> Floats:
         """Kept share of the negatives, one number or one a row."""

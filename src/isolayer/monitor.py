@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import Curves, evaluate, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.metrics import SegmentSums, log_loss, ratio_table
@@ -105,9 +106,7 @@ def _calibrated(curves: Curves, cells: Histogram) -> tuple[Floats, Floats, Float
     context = {name: key[cells.group] for name, key in zip(cells.contexts, cells.keys, strict=True)}
     logit = np.divide(cells.logit, cells.weight)
     row = curves.rows_of(context or None, len(logit))
-    inside = np.clip(logit, curves.grid.lower, curves.grid.upper)
-    variance = evaluate(curves.variance.astype(np.float64), row, inside, curves.grid)
-    return prob_of(evaluate(curves.values, row, logit, curves.grid)), logit, np.sqrt(variance)
+    return prob_of(curves.evaluate(row, logit)), logit, curves.deviation(row, logit)
 
 
 def _sums(prob: Floats, cells: Histogram, segment: NDArray[np.int64]) -> SegmentSums:

@@ -133,6 +133,7 @@ def update(
     with locked(sums, curves):
         old, before = Histogram.load(sums), load(curves)
         _refuse_strangers(old, before, curves)
+        before.check_sums(old)
         day, _ = histogram_of_log(
             Rows(log, table, score, label, weight, before.scale, negative_rate, on_bad_rows, missing), old.contexts
         )

@@ -1,7 +1,8 @@
-"""Curves: the one fitted artefact. A table of monotone curves, one a context, evaluated on numpy arrays.
+"""`Curves`: the one fitted artefact. A table of monotone curves, one per context, and what they are.
 
-The functions at the top are the whole mathematics of evaluation; the class says which curve belongs to which context.
-How curves are fitted is the business of :mod:`isolayer.fitting.hierarchy`.
+The class says which curve serves which context and answers questions about scores. What a curve is as a function is in
+:mod:`isolayer.curves.evaluation`, the comparison of two releases in :mod:`isolayer.curves.comparison`, the file in
+:mod:`isolayer.curves.parquet_io`. How curves are fitted is the business of :mod:`isolayer.fitting.hierarchy`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from isolayer.curves.evaluation import Extrapolation, Floats, Scale, evaluate, invert, logit_of, prob_of
 from isolayer.errors import InputError, need, offered
 from isolayer.fitting.categories import Codes, encode, lookup
 from isolayer.fitting.columns import numbers, probs, same_length
@@ -28,101 +30,36 @@ if TYPE_CHECKING:
     from isolayer.nn.context import ContextIsotonicLayer
     from isolayer.nn.isotonic import IsotonicLayer
 
-Floats = NDArray[np.float64]
-Scale = Literal["logit", "prob"]
+Kind = Literal["calibration", "bias"]
 
-NEAR = 1e-15  # a probability is taken to be at least this far from 0 and 1 before its logit
-_CHUNK = 1 << 15  # rows evaluated together, so that what is gathered stays in cache
 _DENSE = 1 << 22  # up to so many combinations of codes a table finds a curve, beyond it a search
-
-
-def logit_of(prob: Floats) -> Floats:
-    """Logit of a probability; 0 and 1 count as ``NEAR`` and ``1 - NEAR``.
-
-    >>> logit_of(np.array([0.5, 0.0])).round(2).tolist()
-    [0.0, -34.54]
-    """
-    inside = np.clip(prob, NEAR, 1 - NEAR)
-    return np.asarray(np.log(inside / (1 - inside)))
-
-
-def prob_of(logit: Floats) -> Floats:
-    """Probability of a logit, always inside (0, 1): logits beyond -700 and 36 count as those.
-
-    >>> prob_of(np.array([0.0, 1e9])).tolist()
-    [0.5, 0.9999999999999998]
-    """
-    return np.asarray(1 / (1 + np.exp(-np.clip(logit, -700.0, 36.0))))
-
-
-def evaluate(values: Floats, row: Codes, logit: Floats, grid: Grid) -> Floats:
-    r"""Curve ``values[row]`` at each logit: :math:`v_j + f (v_{j+1} - v_j)`, and with slope 1 outside the grid.
-
-    Args:
-        values: Knot values at ``grid.knots[1:]``, shape ``[curves, grid.buckets]``.
-        row: Which curve, shape ``[n]``.
-        logit: Where, shape ``[n]``.
-        grid: Where the knots are.
-
-    >>> evaluate(np.array([[0.0, 2.0]]), np.array([0, 0]), np.array([0.5, 3.0]), Grid(lower=0, upper=1, step=1))
-    array([1., 4.])
-    """
-    out = np.empty(len(logit))
-    flat, knots = values.reshape(-1), grid.buckets
-    for start in range(0, len(logit), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        x = logit[part]
-        inside = np.clip(x, grid.lower, grid.upper)
-        place = (inside - grid.lower) * (1 / grid.step)
-        left = np.minimum(place.astype(np.int64), knots - 2)
-        at = row[part] * knots + left
-        below = flat.take(at)
-        above = flat.take(at + 1)
-        out[part] = below + (place - left) * (above - below) + (x - inside)
-    return out
-
-
-def invert(values: Floats, row: Codes, logit: Floats, grid: Grid) -> Floats:
-    """The logit at which curve ``values[row]`` takes each value: the inverse of :func:`evaluate`.
-
-    On a flat piece, where several would do, the largest.
-
-    >>> invert(np.array([[0.0, 2.0]]), np.array([0, 0]), np.array([1.0, 4.0]), Grid(lower=0, upper=1, step=1))
-    array([0.5, 3. ])
-    """
-    flat, knots = values.reshape(-1), grid.buckets
-    first, left, right = row * knots, np.zeros(len(logit), np.int64), np.full(len(logit), knots - 1)
-    for _ in range(int(knots).bit_length()):  # binary search for the last knot at or below, in all rows at once
-        middle = (left + right + 1) // 2
-        lower = flat.take(first + middle) <= logit
-        left, right = np.where(lower, middle, left), np.where(lower, right, np.maximum(middle - 1, left))
-    left = np.minimum(left, knots - 2)
-    below, above = flat.take(first + left), flat.take(first + left + 1)
-    rise = above - below
-    fraction = np.clip((logit - below) / np.where(rise > 0, rise, 1.0), 0.0, 1.0)
-    fraction = np.where((rise <= 0) & (logit >= above), 1.0, fraction)
-    outside = np.minimum(logit - flat.take(first), 0) + np.maximum(logit - flat.take(first + knots - 1), 0)
-    return np.asarray(grid.lower + (left + fraction) * grid.step + outside)
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """One monotone curve a context, and what is known of each.
+    """One monotone curve per context, and what is known about each.
 
-    Curves of all levels stand in one table: first the global curve (level 0), then one a value of the first context
-    column (level 1), then one a combination of the first two, and so on. A context that is not in the table has the
-    curve of its deepest ancestor that is.
+    All curves are in one table: first the global curve (depth 0), then one per value of the first context column (depth
+    1), then one per combination of the first two (depth 2), and so on. A context that is not in the table is served by
+    its deepest ancestor that is.
 
     Args:
         grid: Where the knots are; a curve has values at ``grid.knots[1:]``, that is from ``lower`` to ``upper``.
         contexts: Names of the context columns, coarse to fine.
-        keys: For each level, one array of values a context column, shape ``[curves of the level]``; level 0 has none.
+        keys: For each depth, one array of values per context column, shape ``[curves of that depth]``; none at depth 0.
         values: Calibrated logits at the knots, non-decreasing, shape ``[curves, knots]``.
         variance: Posterior variance of each value, shape ``[curves, knots]``.
-        mass: Weight of the rows around each knot, shape ``[curves, knots]``.
+        knot_weight: Weight of the rows around each knot, shape ``[curves, knots]``.
         count: Number of rows of each curve, shape ``[curves]``.
         scale: Whether scores are logits or probabilities.
-        settings: How the curves were made: plain values only.
+        extrapolation: Beyond the grid a curve continues with slope 1 (``"extend"``) or keeps its end value
+            (``"clip"``).
+        kind: ``"calibration"`` maps a score to the probability to serve; ``"bias"`` maps relevance to the probability
+            that was observed, and is not for serving.
+        score_name: Name of the score column, where known.
+        label_name: Name of the label column, where known.
+        source: Where the curves came from, as plain values: ``{"from": "fit", ...}``, ``{"from": "layer"}``.
+        settings: How the curves were made, as plain values.
 
     >>> curves = Curves.identity(Grid(lower=-2, upper=2, step=1), scale="prob")
     >>> curves.predict_proba(np.array([0.25, 0.5])).round(6).tolist()
@@ -134,10 +71,21 @@ class Curves:
     keys: tuple[tuple[NDArray[Any], ...], ...]
     values: Floats
     variance: NDArray[np.floating[Any]]
-    mass: NDArray[np.floating[Any]]
+    knot_weight: NDArray[np.floating[Any]]
     count: Floats
     scale: Scale = "logit"
+    extrapolation: Extrapolation = "extend"
+    kind: Kind = "calibration"
+    score_name: str | None = None
+    label_name: str | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, choices in (("scale", Scale), ("extrapolation", Extrapolation), ("kind", Kind)):
+            if getattr(self, name) not in get_args(choices):
+                rule = " or ".join(map(repr, get_args(choices)))
+                raise InputError(f"{name}: expected {rule}, got {getattr(self, name)!r}; choose one")
 
     @classmethod
     def identity(cls, grid: Grid, *, scale: Scale = "logit") -> Curves:
@@ -147,7 +95,7 @@ class Curves:
 
     @classmethod
     def from_histogram(
-        cls, histogram: Histogram, *, shrinkage: Shrinkage = "auto", strict: bool = True, scale: Scale = "logit"
+        cls, histogram: Histogram, *, shrinkage: Shrinkage = "auto", strict: bool = True, scale: Scale | None = None
     ) -> Curves:
         """Fit the curves of a histogram: the exact optimum.
 
@@ -156,7 +104,7 @@ class Curves:
             shrinkage: How strongly a curve is drawn to its parent: ``"auto"``, or as in
                 :func:`isolayer.fitting.hierarchy.fit_levels`.
             strict: Whether every curve increases strictly (its slope is at least ``FLOOR``), or may be flat.
-            scale: The scale of the scores that will be asked about.
+            scale: The scale of the scores that will be asked about; by default that of the histogram, if it is known.
 
         >>> histogram = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1], {"device": ["tv", "tv", "web"]})
         >>> Curves.from_histogram(histogram).predict_proba([0.0, 0.5], {"device": ["tv", "unseen"]}).shape
@@ -170,15 +118,26 @@ class Curves:
             "chosen": isinstance(shrinkage, str),
             "strict": strict,
             "residual": levels.residual,
-            "data": histogram.fingerprint(),
         }
-        grid, contexts = histogram.grid, histogram.contexts
-        table = (levels.values, levels.variance, levels.mass, levels.rows)
-        return cls(grid, contexts, levels.keys, *table, scale=scale, settings=settings)
+        read = histogram.source
+        return cls(
+            histogram.grid,
+            histogram.contexts,
+            levels.keys,
+            levels.values,
+            levels.variance,
+            levels.mass,
+            levels.rows,
+            scale=scale or read.get("scale", "logit"),
+            score_name=read.get("score"),
+            label_name=read.get("label"),
+            source={**read, "from": "fit", "rows": histogram.rows, "data": histogram.fingerprint()},
+            settings=settings,
+        )
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """First row of each level in the table, and at the end the number of rows."""
+        """First row of each depth in the table, and at the end the number of rows."""
         sizes = [1, *(len(keys[0]) for keys in self.keys[1:])]
         return (0, *np.cumsum(sizes).tolist())
 
@@ -186,7 +145,7 @@ class Curves:
         """Calibrated probability of each score.
 
         Args:
-            score: Scores on this artefact's ``scale``, shape ``[n]``.
+            score: Scores on the ``scale`` of these curves, shape ``[n]``.
             context: Context columns by name (a mapping or a frame), each of shape ``[n]``; without it, the global
                 curve.
         """
@@ -195,27 +154,37 @@ class Curves:
     def decision_function(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """Calibrated logit of each score."""
         logit = self._logit(score)
-        return evaluate(self.values, self.rows_of(context, len(logit)), logit, self.grid)
+        return self.evaluate(self.rows_of(context, len(logit)), logit)
+
+    def evaluate(self, row: Codes, logit: Floats) -> Floats:
+        """Calibrated logit of raw logits, shape ``[n]``, by the curves in these rows of the table, shape ``[n]``."""
+        return evaluate(self.values, row, logit, self.grid, self.extrapolation)
+
+    def deviation(self, row: Codes, logit: Floats) -> Floats:
+        """Posterior standard deviation of the calibrated logit; beyond the grid, that at its end."""
+        return np.sqrt(evaluate(self.variance, row, logit, self.grid, "clip"))
 
     def inverse(self, prob: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
-        """The score, on this artefact's ``scale``, that is calibrated to each probability.
+        """The smallest score, on the ``scale`` of these curves, whose calibrated probability reaches each probability.
+
+        So ``score >= curves.inverse(p)`` selects the rows with ``curves.predict_proba(score) >= p``.
 
         >>> Curves.identity(Grid()).inverse([0.5]).tolist()
         [0.0]
         """
         logit = logit_of(probs("prob", prob))
-        raw = invert(self.values, self.rows_of(context, len(logit)), logit, self.grid)
+        raw = invert(self.values, self.rows_of(context, len(logit)), logit, self.grid, self.extrapolation)
         return raw if self.scale == "logit" else prob_of(raw)
 
     def band(
-        self, level: float = 0.95, score: ArrayLike | None = None, context: Mapping[str, Any] | Any = None
+        self, score: ArrayLike | None = None, context: Mapping[str, Any] | Any = None, *, level: float = 0.95
     ) -> tuple[Floats, Floats]:
-        """Pointwise interval of the calibrated probability.
+        """Pointwise credible interval of the calibrated probability.
 
         Args:
-            level: Share of such intervals that hold the truth.
             score: Where to give the interval, shape ``[n]``; by default at the knots of every curve.
             context: Context columns of the scores.
+            level: Confidence level: the share of such intervals that should contain the true probability.
 
         Returns:
             Lower and upper ends, shape ``[n]``, or ``[curves, knots]`` without scores.
@@ -228,33 +197,38 @@ class Curves:
         else:
             logit = self._logit(score)
             row = self.rows_of(context, len(logit))
-            middle = evaluate(self.values, row, logit, self.grid)
-            inside = np.clip(logit, self.grid.lower, self.grid.upper)
-            deviation = np.sqrt(evaluate(self.variance.astype(np.float64), row, inside, self.grid))
+            middle, deviation = self.evaluate(row, logit), self.deviation(row, logit)
         return prob_of(middle - width * deviation), prob_of(middle + width * deviation)
 
     def compare(self, other: Curves) -> dict[str, NDArray[Any]]:
-        """How far another release moves the probabilities of each context.
-
-        Changes are measured at the knots where either release has rows of the context (its mass), each release with
-        the curve it would serve: a context that only one of them has is served by its ancestor in the other.
-
-        Returns:
-            Columns, one entry a context of either: ``level``, the context columns (None above their level),
-            ``largest`` and ``average`` (weighted by mass) change in probability, and ``weight``.
+        """How far another release moves the probabilities of each context; see :mod:`isolayer.curves.comparison`.
 
         >>> one = Curves.identity(Grid())
         >>> one.compare(one)["largest"].tolist()
         [0.0]
         """
-        if (self.contexts, self.scale, self.grid) != (other.contexts, other.scale, other.grid):
+        from isolayer.curves.comparison import compare
+
+        return compare(self, other)
+
+    def check_sums(self, sums: Histogram) -> None:
+        """Raise unless these curves were fitted to these sums, so that a day can be added to both.
+
+        >>> day = Histogram.from_arrays([0.0, 1.0], [0, 1])
+        >>> Curves.from_histogram(day).check_sums(day)
+        """
+        theirs = {"contexts": sums.contexts, "grid": sums.grid, "scale": sums.source.get("scale", self.scale)}
+        for name, value in {**theirs, "score_name": sums.source.get("score")}.items():
+            if getattr(self, name) != value:
+                raise InputError(
+                    f"{name}: expected curves and sums of one fit, got {getattr(self, name)!r} in the curves and "
+                    f"{value!r} in the sums; give the two that were written together"
+                )
+        if self.source.get("data") != sums.fingerprint():
             raise InputError(
-                "compare: expected curves with the same contexts, scale and grid, got "
-                f"{self.contexts}, {self.scale}, {self.grid} and {other.contexts}, {other.scale}, {other.grid}; "
-                "refit one of them"
+                "sums: expected the sums that the curves were fitted to, got sums of other rows; give the two that "
+                "were written together, or fit again"
             )
-        tables = [_compare_level(self, other, level) for level in range(len(self.contexts) + 1)]
-        return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
     def apply_table(self, table: Any, *, score: str = "score", prob: str = "calibrated_prob") -> Any:
         """A table with one more column, lazily, in its own engine; see :func:`isolayer.tables.apply.apply_table`."""
@@ -282,7 +256,7 @@ class Curves:
         return offered("plot_curves")(self, context, level=level)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write one Parquet file, a row a curve, in one step; see :mod:`isolayer.curves.parquet_io`."""
+        """Write one Parquet file, one row per curve, in one step; see :mod:`isolayer.curves.parquet_io`."""
         from isolayer.curves.parquet_io import save_curves
 
         save_curves(self, path)
@@ -315,7 +289,7 @@ class Curves:
 
     @cached_property
     def _finders(self) -> tuple[tuple[NDArray[Any], _Finder], ...]:
-        """For each context column its vocabulary, and where the curves of its level are."""
+        """For each context column its vocabulary, and where the curves of its depth are."""
         finders = list[tuple[NDArray[Any], _Finder]]()
         for keys in self.keys[1:]:
             parent = np.zeros(len(keys[0]), np.int64)
@@ -339,7 +313,7 @@ class Curves:
 
 
 class _Finder:
-    """Where in its level stands the child with a given code of a given parent; -1 where there is none."""
+    """Finds the place, within a depth, of the child with a given code of a given parent; -1 if there is none."""
 
     def __init__(self, parent: Codes, code: Codes, codes: int) -> None:
         self.codes, key = codes, parent * codes + code
@@ -356,29 +330,3 @@ class _Finder:
             return np.asarray(self.table[np.minimum(key, len(self.table) - 1)])
         guess = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
         return np.where(self.key[guess] == key, self.place[guess], -1)
-
-
-def _compare_level(one: Curves, two: Curves, level: int) -> dict[str, NDArray[Any]]:
-    """The part of :meth:`Curves.compare` about one level: every context that either release has there."""
-    theirs = dict(zip(two.contexts, two.keys[level], strict=False))
-    rows = two.starts[level + 1] - two.starts[level]
-    new = one.rows_of(theirs, rows, depth=level) < one.starts[level]  # contexts that only the other has
-    union = {
-        name: np.array([*mine.tolist(), *key[new].tolist()], dtype=object)
-        for mine, (name, key) in zip(one.keys[level], theirs.items(), strict=True)
-    }
-    rows = one.starts[level + 1] - one.starts[level] + int(new.sum())
-    rows_one, rows_two = one.rows_of(union, rows, depth=level), two.rows_of(union, rows, depth=level)
-    own = [np.where(row >= curves.starts[level], 1.0, 0.0) for curves, row in ((one, rows_one), (two, rows_two))]
-    mass = one.mass[rows_one] * own[0][:, None] + two.mass[rows_two] * own[1][:, None]
-    change = np.abs(prob_of(one.values[rows_one]) - prob_of(two.values[rows_two]))
-    weight = mass.sum(1)
-    deeper = {name: np.full(rows, None, dtype=object) for name in one.contexts[level:]}
-    return {
-        "level": np.full(rows, level),
-        **union,
-        **deeper,
-        "largest": np.where(mass > 0, change, 0.0).max(1),
-        "average": (mass * change).sum(1) / np.where(weight > 0, weight, 1.0),
-        "weight": weight,
-    }

@@ -1,8 +1,8 @@
 """Curves and histograms on disk: one Parquet file each, readable by any engine, written whole or not at all.
 
-A file of curves has one row a curve: the context columns (NULL above their level), ``level``, ``count``, and lists
-``values``, ``variance`` and ``mass`` at the knots. A file of a histogram has one row a cell. Everything else is JSON
-under the key ``isolayer`` of the file's metadata. Nothing is pickled.
+A file of curves has one row per curve: the context columns (NULL below their depth), ``level``, ``count``, and lists
+``values``, ``variance`` and ``knot_weight`` at the knots. A file of a histogram has one row per cell. Everything else
+is JSON under the key ``isolayer`` of the file's metadata. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ SCHEMA = 1  # raised when a reader of the number before could not make sense of 
 
 _META = b"isolayer"
 _MAGIC = b"PAR1"
-_LISTS = ("values", "variance", "mass")
+_LISTS = ("values", "variance", "knot_weight")
+_FACTS = ("scale", "extrapolation", "kind", "score_name", "label_name")
 _CELLS = ("fold", "bin", "count", "weight", "weight_squared", "positive", "logit")
 
 
@@ -52,7 +53,8 @@ def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
     }
     columns |= {"level": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), "count": curves.count}
     columns |= {name: _lists(getattr(curves, name)) for name in _LISTS}
-    facts = {"scale": curves.scale, "settings": dict(curves.settings)}
+    facts = {name: getattr(curves, name) for name in _FACTS} | {"source": dict(curves.source)}
+    facts |= {"settings": dict(curves.settings)}
     _write(pa.table(columns), path, "curves", curves.contexts, curves.grid, facts)
 
 
@@ -74,9 +76,9 @@ def load_curves(path: str | PathLike[str]) -> Curves:
         tuple(_keys(table[name].filter(pa.array(level == depth))) for name in contexts[:depth])
         for depth in range(len(contexts) + 1)
     )
-    values, variance, mass = (_matrix(table[name], grid.buckets, path) for name in _LISTS)
-    count = table["count"].to_numpy()
-    return Curves(grid, contexts, keys, values, variance, mass, count, facts["scale"], facts["settings"])
+    values, variance, knot_weight = (_matrix(table[name], grid.buckets, path) for name in _LISTS)
+    told = {name: facts[name] for name in (*_FACTS, "source", "settings")}
+    return Curves(grid, contexts, keys, values, variance, knot_weight, table["count"].to_numpy(), **told)
 
 
 def save_histogram(histogram: Histogram, path: str | PathLike[str]) -> None:
@@ -87,7 +89,7 @@ def save_histogram(histogram: Histogram, path: str | PathLike[str]) -> None:
         for name, key in zip(histogram.contexts, histogram.keys, strict=True)
     }
     columns |= {name: getattr(histogram, name) for name in _CELLS}
-    _write(pa.table(columns), path, "histogram", histogram.contexts, histogram.grid, {})
+    _write(pa.table(columns), path, "histogram", histogram.contexts, histogram.grid, {"source": dict(histogram.source)})
 
 
 def load_histogram(path: str | PathLike[str]) -> Histogram:
@@ -106,7 +108,12 @@ def load_histogram(path: str | PathLike[str]) -> Histogram:
     keys = tuple(words[part] for (words, _), part in zip(coded, parts, strict=True))
     fold, at, *sums = (table[name].to_numpy() for name in _CELLS)
     return Histogram._gather(
-        Grid(**facts["grid"]), contexts, keys, (group, fold.astype(np.int64), at.astype(np.int64)), sums
+        Grid(**facts["grid"]),
+        contexts,
+        keys,
+        (group, fold.astype(np.int64), at.astype(np.int64)),
+        sums,
+        facts["source"],
     )
 
 
@@ -114,7 +121,14 @@ def _write(
     table: pa.Table, path: str | PathLike[str], kind: str, contexts: Sequence[str], grid: Grid, facts: Mapping[str, Any]
 ) -> None:
     where = {"lower": grid.lower, "upper": grid.upper, "step": grid.step}
-    meta = {"kind": kind, "schema": SCHEMA, "library": _version(), "contexts": list(contexts), "grid": where, **facts}
+    meta = {
+        "content": kind,
+        "schema": SCHEMA,
+        "library": _version(),
+        "contexts": list(contexts),
+        "grid": where,
+        **facts,
+    }
     table = table.replace_schema_metadata({_META: json.dumps(meta).encode()})
     with whole_file(path) as part:
         pq.write_table(table, part, compression="zstd", write_page_checksum=True)
@@ -136,8 +150,8 @@ def _read(path: str | PathLike[str], kind: str) -> tuple[pa.Table, dict[str, Any
             f"file: expected schema {SCHEMA} or older, got the newer schema {facts['schema']} of isolayer "
             f"{facts.get('library')} in {str(path)!r}; upgrade isolayer"
         )
-    if facts["kind"] != kind:
-        raise InputError(f"file: expected {kind}, got {facts['kind']} in {str(path)!r}; load it as what it is")
+    if facts["content"] != kind:
+        raise InputError(f"file: expected {kind}, got {facts['content']} in {str(path)!r}; load it as what it is")
     return table, facts
 
 

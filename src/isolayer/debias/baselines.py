@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from isolayer.curves.curves import logit_of
+from isolayer.curves.evaluation import logit_of
 from isolayer.debias.heads import checked_tasks
 from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
 from isolayer.debias.serving import Relevance, Serving

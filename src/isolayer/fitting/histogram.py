@@ -8,7 +8,7 @@ of a knot step wide and keep the mean logit of their rows. Nothing here knows of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from os import PathLike
 from typing import Any, Literal, cast
@@ -70,6 +70,8 @@ class Histogram:
         weight_squared: Sum of the squares of their weights, for the effective number of rows.
         positive: Weighted sum of their labels.
         logit: Weighted sum of their logits.
+        source: What was read, as plain values where known: the names of the ``score`` and ``label`` columns, the
+            ``scale`` of the scores, the ``negative_rate``. Histograms with different sources cannot be merged.
 
     >>> histogram = Histogram.from_arrays([0.1, 0.2, 9.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
     >>> histogram.keys[0].tolist(), histogram.group.tolist(), histogram.count.tolist(), histogram.positive.tolist()
@@ -87,6 +89,7 @@ class Histogram:
     weight_squared: Sums
     positive: Sums
     logit: Sums
+    source: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -188,6 +191,7 @@ class Histogram:
         keys: tuple[NDArray[Any], ...],
         place: Place,
         sums: list[Sums | None],
+        source: Mapping[str, Any] | None = None,
     ) -> Histogram:
         """Add up what falls into the same place; ``sums`` in the order of `_SUMS`, None as the column before."""
         group, fold, at = place
@@ -196,7 +200,8 @@ class Histogram:
         cells, totals = _add_up(cell, groups * folds * bins(grid), sums)
         group, rest = np.divmod(cells, folds * bins(grid))
         fold, at = np.divmod(rest, bins(grid))
-        return cls(grid, contexts, keys, group, fold.astype(np.int8), at.astype(np.int32), *totals)
+        fold, at, columns = fold.astype(np.int8), at.astype(np.int32), dict(zip(_SUMS, totals, strict=True))
+        return cls(grid, contexts, keys, group, fold, at, source=source or {}, **columns)
 
     @property
     def groups(self) -> int:
@@ -272,7 +277,7 @@ class Histogram:
         parent, first = self.parents(depth)
         keys = tuple(key[first] for key in self.keys[:depth])
         place = parent[self.group], self.fold, self.bin
-        return self._gather(self.grid, self.contexts[:depth], keys, place, [*self._sums()])
+        return self._gather(self.grid, self.contexts[:depth], keys, place, [*self._sums()], self.source)
 
     def parents(self, depth: int) -> tuple[Codes, Codes]:
         """Group at level ``depth`` that each group belongs to, shape ``[groups]``, and the first group of each."""
@@ -287,7 +292,7 @@ class Histogram:
         if not self.fold.any():
             return self
         place = self.group, np.zeros_like(self.fold), self.bin
-        return self._gather(self.grid, self.contexts, self.keys, place, [*self._sums()])
+        return self._gather(self.grid, self.contexts, self.keys, place, [*self._sums()], self.source)
 
     def split(self, fold: int) -> tuple[Histogram, Histogram]:
         """The rows outside one fold, and the rows in it; groups keep their numbers, and may be empty."""
@@ -318,6 +323,7 @@ class Histogram:
                 f"histograms: expected the same grid and contexts, got {self.grid}, {self.contexts} and {other.grid}, "
                 f"{other.contexts}; make both with the same settings"
             )
+        source = _agreed(self.source, other.source)
         coded = [
             encode(_joined(mine, theirs, name), name)
             for mine, theirs, name in zip(self.keys, other.keys, self.contexts, strict=True)
@@ -328,7 +334,18 @@ class Histogram:
         group = np.concatenate([place[self.group], place[self.groups :][other.group]])
         fold, at = np.concatenate([self.fold, other.fold]), np.concatenate([self.bin, other.bin])
         sums = [np.concatenate([a, sign * b]) for a, b in zip(self._sums(), other._sums(), strict=True)]
-        return self._gather(self.grid, self.contexts, keys, (group, fold, at), [*sums])
+        return self._gather(self.grid, self.contexts, keys, (group, fold, at), [*sums], source)
+
+
+def _agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known about the rows of either of two histograms; an error where they contradict each other."""
+    for name in one.keys() & two.keys():
+        if one[name] != two[name]:
+            raise InputError(
+                f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "
+                f"read both with the same {name}"
+            )
+    return {**one, **two}
 
 
 def _joined(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:

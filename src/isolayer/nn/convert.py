@@ -80,8 +80,8 @@ def from_layer(
 ) -> Curves:
     """The curves of a layer: one a context, with the base curve above them.
 
-    On the grid they are those of the layer exactly. Outside it curves go on with slope 1, where a layer that clips is
-    flat. Contexts of several features become a hierarchy in the order of the layer.
+    They are those of the layer exactly, beyond the grid too. Contexts of several features become a hierarchy in the
+    order of the layer.
 
     Args:
         layer: An `IsotonicLayer` or a `ContextIsotonicLayer` with tables of bounded ids.
@@ -151,5 +151,13 @@ def _curves(
     contexts = () if isinstance(layer, IsotonicLayer) else tuple(layer.contexts)
     nothing = np.zeros_like(values)  # a layer does not say how sure it is, nor of how many rows
     return Curves(
-        layer.grid, contexts, keys, values, nothing, nothing, np.zeros(len(values)), settings={"from": "layer"}
+        layer.grid,
+        contexts,
+        keys,
+        values,
+        nothing,
+        nothing,
+        np.zeros(len(values)),
+        extrapolation=layer.extrapolation,
+        source={"from": "layer"},
     )

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import Curves, evaluate, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import prob_of
 from isolayer.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -61,7 +62,7 @@ def learned_bias(curves: Curves, span: tuple[float, float] = RANGE) -> Bias:
     values, code = np.unique(value, return_inverse=True)
     relevance = np.linspace(max(span[0], curves.grid.lower), min(span[1], curves.grid.upper), _POINTS)
     rows = np.arange(curves.starts[2], curves.starts[3])
-    flat = evaluate(curves.values, np.repeat(rows, _POINTS), np.tile(relevance, len(rows)), curves.grid)
+    flat = curves.evaluate(np.repeat(rows, _POINTS), np.tile(relevance, len(rows)))
     observed = np.full((len(tasks), len(values), _POINTS), np.nan)
     observed[[tasks.index(name) for name in task.tolist()], code] = flat.reshape(len(rows), _POINTS)
     middle = prob_of(observed[:, :, _POINTS // 2])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import logit_of, prob_of
+from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import need
 from isolayer.report.bias import Bias
 from isolayer.report.evidence import ContextTable, Daily, Density, Reliability

@@ -137,7 +137,7 @@ def add_curves(pack: Pack, curves: Curves, wanted: Codes, span: tuple[float, flo
     pack.add("curves.size", size.astype(np.uint16))
     pack.add("curves.rise", rise.clip(0, 65535).astype(np.uint16))
     pack.add("curves.deviation", coarse_logs(np.sqrt(curves.variance[row, knot].astype(np.float64))))
-    pack.add("curves.mass", coarse_logs(curves.mass[row, knot].astype(np.float64)))
+    pack.add("curves.mass", coarse_logs(curves.knot_weight[row, knot].astype(np.float64)))
     grid = curves.grid
     steps = {"logSteps": LOG_STEPS, "coarseSteps": COARSE_STEPS, "valueSteps": VALUE_STEPS}
     return {"lower": grid.lower, "step": grid.step, "rows": len(rows), "leftOut": len(wanted) - len(rows), **steps}
@@ -145,7 +145,7 @@ def add_curves(pack: Pack, curves: Curves, wanted: Codes, span: tuple[float, flo
 
 def _occupied(curves: Curves, wanted: Codes, span: tuple[float, float]) -> tuple[Codes, Codes]:
     """First and last knot around the data of each curve."""
-    some = curves.mass[wanted] > 0
+    some = curves.knot_weight[wanted] > 0
     knots = curves.values.shape[1]
     low, high = ((edge - curves.grid.lower) / curves.grid.step for edge in span)
     bare = ~some.any(1)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import Curves, logit_of, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError, need
 from isolayer.metrics import BinSums, observed_over_expected
 from isolayer.metrics.rows import labels, probs, weights
@@ -116,9 +117,9 @@ def plot_curves(curves: Curves, context: Mapping[str, Any] | None = None, *, lev
     """
     rows, names = _chosen(curves, context, most)
     knots = curves.grid.knots[1:]
-    occupied = curves.mass[rows] > 0
+    occupied = curves.knot_weight[rows] > 0
     shown = occupied | ~occupied.any(1, keepdims=True) & (np.abs(knots) < 6)
-    lower, upper = (logit_of(edge[rows]) for edge in curves.band(level))
+    lower, upper = (logit_of(edge[rows]) for edge in curves.band(level=level))
     values = [
         {"series": place, **row}
         for place in range(len(names))
@@ -127,7 +128,7 @@ def plot_curves(curves: Curves, context: Mapping[str, Any] | None = None, *, lev
             y=curves.values[rows[place], shown[place]],
             low=lower[place, shown[place]],
             high=upper[place, shown[place]],
-            rows=curves.mass[rows[place], shown[place]],
+            rows=curves.knot_weight[rows[place], shown[place]],
         )
     ]
     span = span_of([prob_of(np.array([row[name] for row in values])) for name in ("x", "y")])

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import Curves, evaluate, logit_of, prob_of
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError, need
 from isolayer.fitting.categories import Codes, combine, encode
 from isolayer.fitting.columns import numbers
@@ -134,7 +135,7 @@ def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
     context = {name: key[group] for name, key in zip(histogram.contexts, histogram.keys, strict=True)}
     curve = curves.rows_of(context if context else None, len(cell))
     keys = {name: encode(values, name) for name, values in context.items()}
-    calibrated = evaluate(curves.values, curve, mean[cell], curves.grid)
+    calibrated = curves.evaluate(curve, mean[cell])
     rows = Rows(_bounded(mean[cell], curves), _bounded(calibrated), label, weight, keys, curve, in_sample=True)
     return _kept(rows, weight > 1e-9 * float(weight.max(initial=0)))
 

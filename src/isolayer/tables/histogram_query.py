@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from isolayer.curves.curves import NEAR, Scale
+from isolayer.curves.evaluation import NEAR, Scale
 from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, context_names, encode
 from isolayer.fitting.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT, Histogram, bins
@@ -43,6 +43,7 @@ OnBadRows = Literal["error", "drop"]
 
 _DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
 _PRIME = 2**31 - 1
+_SOURCE = ("score", "label", "weight", "scale", "negative_rate")  # what a histogram remembers of its columns
 _UNUSED = -1  # bin of rows that weigh nothing
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -2: "scores that are NULL, NaN or infinite",
@@ -130,7 +131,8 @@ def histogram_of(
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
     kept = pc.greater_equal(cells["bin"], 0)
-    return _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), spec), bad
+    histogram = _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), spec)
+    return replace(histogram, source={name: getattr(spec, name) for name in _SOURCE}), bad
 
 
 def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:

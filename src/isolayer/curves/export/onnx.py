@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Unsupported
 
-from isolayer.curves.curves import NEAR, Curves
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import NEAR
 from isolayer.errors import InputError
 from isolayer.storage import whole_file
 

@@ -339,13 +339,15 @@ class Histogram:
 
 def _agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
     """What is known about the rows of either of two histograms; an error where they contradict each other."""
-    for name in one.keys() & two.keys():
-        if one[name] != two[name]:
+    for name in sorted(one.keys() & two.keys()):
+        # Every rate of negatives is weighted for by itself, so rates may differ; forgetting to give one is a mistake.
+        both_sampled = name == "negative_rate" and None not in (one[name], two[name])
+        if one[name] != two[name] and not both_sampled:
             raise InputError(
                 f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "
                 f"read both with the same {name}"
             )
-    return {**one, **two}
+    return {**two, **one}
 
 
 def _joined(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:

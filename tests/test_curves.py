@@ -274,7 +274,7 @@ def test_curves_and_sums_belong_together_or_not(fitted):
         day.merge(replace(day, source={"score": "q"}))
     rates = [replace(day, source={"negative_rate": rate}) for rate in (0.5, "rate", None)]
     rates[0].merge(rates[1])
-    with pytest.raises(InputError, match="got negative_rate 0.5 and None; read both with the same negative_rate"):
+    with pytest.raises(InputError, match=r"got negative_rate 0.5 and None; read both with the same negative_rate"):
         rates[0].merge(rates[2])
     assert day.merge(replace(day, source={"weight": None})).source == {**day.source, "weight": None}
     assert day.level(0).source == day.folded().source == day.scaled(0.5).source == day.source

@@ -50,7 +50,7 @@ def flat(result):
     return column.astype(float) if column.dtype.kind in "biuf" else np.zeros(0)
 
 
-# name -> metric of (prob, label, group, weight). Those of BY_QUERY take one weight a query.
+# name -> metric of (prob, label, group, weight). Those of BY_QUERY take one weight per query.
 BY_ROW = {
     "BinSums.from_rows": lambda p, y, g, w: BinSums.from_rows(y, p, w),
     "SegmentSums.from_rows": lambda p, y, g, w: SegmentSums.from_rows(y, p, g, w),
@@ -594,13 +594,13 @@ ERRORS = {
         lambda: metrics.ece([0, 1], [0.5, 0.5], [1, -1])
     ),
     "weight: expected a positive sum, got 0.0; give some row a weight": lambda: metrics.ece([0], [0.5], [0]),
-    "weight: expected one weight a query, got another at row 0; weigh queries, not rows": (
+    "weight: expected one weight per query, got another at row 0; weight queries, not rows": (
         lambda: metrics.ndcg([0, 1], [1, 2], [0, 0], [1, 2])
     ),
-    "segment: expected no nulls, got nan in row 1; give unknown a value of its own": (
+    "segment: expected no nulls, got nan in row 1; replace missing values by a value of their own": (
         lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [1.0, math.nan])
     ),
-    "segment: expected no nulls, got None in row 0; give unknown a value of its own": (
+    "segment: expected no nulls, got None in row 0; replace missing values by a value of their own": (
         lambda: metrics.segmented_ne([0, 1], [0.5, 0.5], [None, "web"])
     ),
     "segment: expected values of one type, got a mixture; cast the column to strings": (

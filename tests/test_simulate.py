@@ -454,17 +454,17 @@ ERRORS = {
         lambda: Feed(tasks=(Task("refund", 0.1, after="buy"),))
     ),
     "task 'like' rate: expected between 0 and 1, got 1; change it": lambda: Feed(tasks=(Task("like", 1),)),
-    "eta: expected one number >= 0, or 3 (one a device), got (1, 2); fix the count": (
+    "eta: expected one number >= 0, or 3 (one per device), got (1, 2); fix the count": (
         lambda: Feed(behaviour=PositionBased(eta=(1, 2)))
     ),
     "policies: expected at least one, got none; name a function of the features": lambda: closed_loop(Feed(), {}, 5),
-    "policy: expected one score a row, shape (50,), got (50, 12); flatten it": (
+    "policy: expected one score per row, shape (50,), got (50, 12); flatten it": (
         lambda: closed_loop(Feed(), {"a": lambda x: x}, 5)
     ),
     "policy: expected finite scores, got NaN or infinity; check the model": (
         lambda: closed_loop(Feed(), {"a": lambda x: x[:, 0] * np.nan}, 5)
     ),
-    "users: expected at least 2, one an arm, got 1; raise it": (
+    "users: expected at least 2, one per arm, got 1; raise it": (
         lambda: closed_loop(Feed(population=Population(users=1)), {"a": len, "b": len}, 5)
     ),
     "metric: expected one of ['click', 'dcg'], got 'buy'; choose one": (

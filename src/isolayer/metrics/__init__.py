@@ -1,7 +1,8 @@
-"""Metrics of probabilities, scores and labels, each with its definition, and the mergeable sums behind them.
+"""Metrics of labels and probabilities, each with its definition, and the sums behind them, which merge.
 
-Pure functions of ``(prob or logit or score, label, weight)`` over columns of length ``n``. Weights are frequencies:
-weight 2 is the row twice, for every metric. ``Sums``, ``SegmentSums``, ``BinSums`` and ``MeanSums`` add across batches,
+Pure functions of ``(label, prob, weight)`` over columns of length ``n``, in the order of scikit-learn's metrics; those
+that take logits or scores instead say so in their names or parameters. Weights are frequencies: a row of weight 2
+counts as two rows, in every metric. ``Sums``, ``SegmentSums``, ``BinSums`` and ``MeanSums`` add across batches,
 processes and tables. No fitting belongs here, no plotting, and nothing beyond numpy.
 
 >>> from isolayer import metrics

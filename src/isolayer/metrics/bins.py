@@ -1,7 +1,7 @@
-"""Sums by bin of the score: the metrics that need the distribution of scores, from something that adds.
+"""Sums by bin of the score, which merge, and the metrics that need the distribution of scores (AUC, ECE).
 
-Two ways to the same class: fixed bins, uniform in logit, which merge across batches; or one bin for every distinct
-probability, which is exact and serves the metrics of ``calibration.py`` and ``ranking.py``.
+There are two ways to make them: fixed bins, uniform in logit, which merge across batches; or one bin for every distinct
+probability, which is exact and is what ``calibration.py`` and ``ranking.py`` use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isolayer.metrics.sums import over
 Binning = Literal["mass", "width"]
 Norm = Literal["l1", "l2"]
 
-LOGIT_LIMIT = 20.0  # fixed bins span [-20, 20] in logit; what lies beyond falls in the end bins
+LOGIT_LIMIT = 20.0  # fixed bins span [-20, 20] in logit; the end bins take the rest
 _CELLS = 4096  # of the probability axis, for the kernel of smooth ECE
 
 
@@ -56,8 +56,8 @@ class BinSums:
     def from_rows(cls, label: Any, prob: Any, weight: Any = None, *, bins: int = 4096) -> BinSums:
         """Sums of a batch over ``bins`` fixed bins of equal width in logit on ``[-20, 20]``.
 
-        Means within a bin are kept exactly; which rows of a bin scored higher is forgotten. A bin is at most
-        ``10 / bins`` wide in probability.
+        Means within a bin are exact; the order of rows within a bin is lost. A bin is at most ``10 / bins`` wide in
+        probability.
         """
         y, p, w = prob_rows(label, prob, weight)
         at_least("bins", bins, 2)
@@ -70,7 +70,7 @@ class BinSums:
     def from_table(
         cls, table: Any, *, label: str = "label", prob: str = "prob", weight: str | None = None, bins: int = 4096
     ) -> BinSums:
-        """The same sums of a table, computed where it lives.
+        """The same sums of a table, computed by the engine that holds it.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -84,7 +84,7 @@ class BinSums:
 
     @classmethod
     def of_distinct(cls, label: Any, prob: Any, weight: Any = None) -> BinSums:
-        """One bin for every distinct probability: exact for every metric here, but it does not merge."""
+        """One bin for every distinct probability: exact for every metric, but two such sums do not merge."""
         y, p, w = prob_rows(label, prob, weight)
         order = np.argsort(p)
         p, y, w = p[order], y[order], w[order]
@@ -107,19 +107,19 @@ class BinSums:
 
     @property
     def auc(self) -> float:
-        """AUC with the rows of a bin as ties; off by at most ``auc_bound`` from that of the rows."""
+        """AUC with the rows of a bin counted as ties; at most ``auc_bound`` from the AUC of the rows."""
         return auc_of_ties(self.positive, self.weight - self.positive)
 
     @property
     def auc_bound(self) -> float:
-        """Half the share of (positive, negative) pairs that fall in one bin: how far ``auc`` can be from the truth."""
+        """Half the share of (positive, negative) pairs that fall in one bin: the largest error of ``auc``."""
         negative = self.weight - self.positive
         positives, negatives = float(self.positive.sum()), float(negative.sum())
         both_classes(positives, positives + negatives, "AUC")
         return float(0.5 * (self.positive @ negative) / (positives * negatives))
 
     def ece(self, *, bins: int = 15, binning: Binning = "mass", norm: Norm = "l1", debiased: bool = False) -> float:
-        """See :func:`isolayer.metrics.ece`; bin edges fall on edges of these bins, and given them it is exact."""
+        """See :func:`isolayer.metrics.ece`; its bins are unions of these bins, and given them it is exact."""
         grouped = self.grouped(bins, binning)
         return calibration_gap(grouped, norm, debiased)
 
@@ -134,13 +134,15 @@ class BinSums:
             middle = np.cumsum(self.weight) - 0.5 * self.weight
             place = middle * (bins / self.weight.sum())
         elif binning == "width":
-            place = np.nan_to_num(over(self.expected, self.weight)) * bins + 1e-9  # 3 / 5 is at its edge, not below
+            place = (
+                np.nan_to_num(over(self.expected, self.weight)) * bins + 1e-9
+            )  # so that 3 / 5 is not rounded below its edge
         else:
             raise InputError(f"binning: expected 'mass' or 'width', got {binning!r}; choose one")
         return np.asarray(np.clip(place, 0, bins - 1), dtype=np.intp)
 
     def smooth_ece(self) -> float:
-        """See :func:`isolayer.metrics.smooth_ece`; residuals sit at their bin's mean, off by a bin's width at most."""
+        """See :func:`isolayer.metrics.smooth_ece`; residuals are placed at the mean of their bin."""
         return smooth_gap(over(self.expected, self.weight), self.positive - self.expected, float(self.weight.sum()))
 
     def brier_parts(self, *, bins: int = 15, binning: Binning = "mass") -> BrierParts:
@@ -193,7 +195,7 @@ def _folded_mean(mean: Floats, spread: Floats) -> Floats:
 
 
 def smooth_gap(prob: Floats, residual: Floats, weight: float) -> float:
-    """Smooth ECE of residuals ``sum w (y - p)`` that sit at ``prob``; the reflected kernel acts in cosine modes."""
+    """Smooth ECE of residuals ``sum w (y - p)`` at ``prob``; the reflected kernel is applied to cosine modes."""
     cell = np.minimum((np.nan_to_num(prob) * _CELLS).astype(np.intp), _CELLS - 1)
     density = summed(cell, residual / weight, _CELLS)  # [cells], sums to the mean residual
     modes = np.fft.rfft(np.concatenate([density, density[::-1]]))  # even extension: reflection at 0 and 1
@@ -211,6 +213,6 @@ def smooth_gap(prob: Floats, residual: Floats, weight: float) -> float:
 
 
 def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a count that is too small, or no whole number."""
+    """Refuse a count that is too small or not a whole number."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name}: expected a whole number >= {least}, got {value!r}; raise it")

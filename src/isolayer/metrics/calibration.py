@@ -1,4 +1,4 @@
-"""Whether predicted probabilities are rates: ECE in its forms, smooth ECE, PCOC."""
+"""Do predicted probabilities equal observed rates? ECE in several forms, smooth ECE, PCOC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolayer.metrics.sums import Sums
 def pcoc(label: Any, prob: Any, weight: Any = None) -> float:
     r"""PCOC, predicted over observed: :math:`\sum w p / \sum w y` (ads papers). Above 1 over-predicts. Needs an event.
 
-    It is expected over observed, the inverse of ``observed_over_expected``.
+    This is expected over observed, the inverse of ``observed_over_expected``.
 
     >>> pcoc([0, 0, 0, 1], [0.5, 0.5, 0.5, 0.5])
     2.0
@@ -33,11 +33,12 @@ def ece(
 ) -> float:
     r"""Expected calibration error of a binary prediction, :math:`\sum_b \frac{n_b}{N} |\bar y_b - \bar p_b|`.
 
-    ``binning="mass"`` gives bins of equal weight (Nguyen and O'Connor 2015), equal probabilities staying together;
+    ``binning="mass"`` gives bins of equal weight (Nguyen and O'Connor 2015), with equal probabilities in one bin;
     ``"width"`` bins ``[0, 1]`` evenly (Naeini et al. 2015; ads papers use 100 bins). ``norm="l2"`` is the root of the
-    mean squared gap. Plain ECE is above 0 even when calibrated; ``debiased`` subtracts what sampling alone adds (Kumar,
-    Liang and Ma 2019): for ``l2`` :math:`\bar y_b (1 - \bar y_b) / (n_b - 1)` a bin, which leaves no bias in the
-    square; for ``l1`` the excess of a folded normal with that variance, which removes part of it. Never below 0.
+    mean squared gap. Plain ECE is above 0 even for perfect probabilities; ``debiased`` subtracts what sampling alone
+    adds (Kumar, Liang and Ma 2019): for ``l2`` :math:`\bar y_b (1 - \bar y_b) / (n_b - 1)` per bin, which makes the
+    square unbiased; for ``l1`` the excess of a folded normal with that variance, which removes part of the bias. The
+    result is never below 0.
 
     >>> round(ece([0, 0, 0, 1], [0.2, 0.2, 0.8, 0.8], bins=2), 4)
     0.25
@@ -56,11 +57,11 @@ def ece_at_k(
     binning: Binning = "mass",
     debiased: bool = False,
 ) -> float:
-    """ECE of what would be shown: the ``k`` highest probabilities of each query, and nothing else.
+    """ECE of the rows that would be shown: the ``k`` highest probabilities of each query.
 
-    Selecting the largest predictions favours the over-estimated, so a calibrated model can fail here (the winner's
-    curse). Others mean the ``k`` highest of all rows: give every row the same query. Ties at rank ``k`` go to the
-    earlier row. ``weight`` is of the query, the same on all its rows.
+    Selecting the largest predictions selects overestimates, so a calibrated model can fail here (the winner's curse).
+    For the ``k`` highest of all rows, give every row the same query. Ties at rank ``k`` go to the earlier row.
+    ``weight`` is a weight per query, the same on all its rows.
 
     >>> ece_at_k([1, 0, 0, 1], [0.75, 0.1, 0.75, 0.2], [0, 0, 1, 1], k=1)
     0.25

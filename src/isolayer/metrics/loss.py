@@ -1,4 +1,4 @@
-"""Losses of the prediction itself: log loss, normalised entropy, Brier score and its parts."""
+"""Proper losses: log loss, normalised entropy, and the Brier score with its decomposition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def normalised_entropy(label: Any, prob: Any, weight: Any = None) -> float:
     r"""NE: log loss over that of always predicting the background rate :math:`\bar y` (He et al. 2014).
 
     :math:`NE = \mathrm{logloss} / [-\bar y \log \bar y - (1 - \bar y) \log (1 - \bar y)]`, with :math:`\bar y` the mean
-    label of these very rows. Below 1 beats the constant. Needs both classes.
+    label of the same rows. Below 1 is better than the constant. Needs both classes.
 
     >>> normalised_entropy([0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25])
     1.0
@@ -77,7 +77,7 @@ def brier_decomposition(
     :math:`\sum n_b (\bar p_b - \bar y_b)^2 / N`, resolution :math:`\sum n_b (\bar y_b - \bar y)^2 / N`, uncertainty
     :math:`\bar y (1 - \bar y)`, and ``within_bin``
     :math:`\sum w [(p - \bar p_b)^2 - 2 (y - \bar y_b)(p - \bar p_b)] / N` (less
-    :math:`\sum w y (1 - y) / N` when labels are soft): the four add up to the Brier score exactly, whatever the bins.
+    :math:`\sum w y (1 - y) / N` when labels are soft): the four add up to the Brier score exactly, for any bins.
 
     >>> parts = brier_decomposition([0, 0, 0, 1], [0.2, 0.2, 0.8, 0.8], bins=2)
     >>> [round(part, 4) for part in parts]

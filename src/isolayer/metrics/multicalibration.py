@@ -1,4 +1,4 @@
-"""Multicalibration error: the worst error over groups, its p-value, and the least error that would have shown."""
+"""Multicalibration error: the largest error over groups, its p-value, and the smallest error that could be detected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Multicalibration:
 
     Args:
         error: :math:`\max_g (E_g / \sigma_g) \cdot \sigma`, a probability, with :math:`\sigma` that of all rows.
-        p_value: Chance of such an error, or a larger one, in some group of a calibrated model (Bonferroni over groups).
+        p_value: Probability of such an error or a larger one in some group of a calibrated model (Bonferroni).
         minimum_detectable_error: The error that would just have been significant at the confidence ``level``.
         field: The field of each group, ``[groups]``; ``"all"`` is every row.
         group: The value of each group, ``[groups]``, as text.
@@ -50,15 +50,15 @@ def multicalibration_error(
     r"""Multicalibration error over groups (Guy et al. 2025), the worst cumulative error (Arrieta-Ibarra et al. 2022).
 
     With the rows of group g in order of p, :math:`C_g(t) = \sum_{i \in g, p_i \le t} w_i (y_i - p_i) / W_g` and
-    :math:`E_g = \max_t C_g - \min_t C_g`, 0 included. Were the model calibrated, :math:`E_g / \sigma_g` with
-    :math:`\sigma_g^2 = \sum_g w p (1 - p) / W_g^2` would be the range of a Brownian motion: hence the p-values.
-    Weights are frequencies, so the variance has w, not its square; equal probabilities move together. From merged
-    tables pass a row per (group, bin): mean probability, mean label, count as weight; paths are then read at bin ends.
+    :math:`E_g = \max_t C_g - \min_t C_g`, 0 included. If the model is calibrated, :math:`E_g / \sigma_g` with
+    :math:`\sigma_g^2 = \sum_g w p (1 - p) / W_g^2` is approximately the range of a Brownian motion, which gives the
+    p-values. Weights are frequencies, so the variance has w, not its square; rows of equal probability are one step.
+    For merged tables pass one row per (group, bin): mean label, mean probability, and the count as weight.
 
     Args:
         label: What happened, ``[n]``: 0 or 1, or a fraction between them.
         prob: Predicted probabilities, ``[n]``.
-        groups: A column ``[n]``, or a mapping of columns: every value of every column is a group, and so is everything.
+        groups: A column ``[n]``, or a mapping of columns: every value of every column is a group, and so are all rows.
         weight: Frequency weights, ``[n]``.
         level: Confidence level at which ``minimum_detectable_error`` is stated.
 
@@ -99,13 +99,13 @@ def multicalibration_error(
 def _of_field(
     name: str, code: Codes, key: NDArray[Any], p: Floats, y: Floats, w: Floats
 ) -> tuple[NDArray[np.str_], NDArray[np.str_], Floats, Floats, Floats]:
-    # Name, value, weight, cumulative error and its deviation, of each group of one field; rows are in order of p.
+    # Name, value, weight, cumulative error and its standard deviation of each group; rows are in order of p.
     groups = len(key)
     size = summed(code, w, groups)
     spread = over(np.sqrt(summed(code, w * p * (1 - p), groups)), size)
     order = np.argsort(code, kind="stable")
     code, p = code[order], p[order]
-    last = np.r_[(code[1:] != code[:-1]) | (p[1:] != p[:-1]), True]  # a path is read where ties end
+    last = np.r_[(code[1:] != code[:-1]) | (p[1:] != p[:-1]), True]  # a path counts only at the end of ties
     path = np.cumsum(w[order] * (y[order] - p))
     end = np.flatnonzero(np.r_[code[1:] != code[:-1], True])
     before = np.r_[0.0, path[end[:-1]]]  # where each group's path begins
@@ -123,13 +123,13 @@ def _of_field(
 
 
 def _sigmas(error: Floats, spread: Floats) -> Floats:
-    # An error without any variance (p is 0 or 1 throughout) is certain: infinitely many deviations.
+    # An error without any variance (p is 0 or 1 in every row) cannot be chance: infinitely many standard deviations.
     certain = np.where(error > 1e-12, np.inf, 0.0)
     return np.divide(error, spread, out=certain, where=spread > 0)
 
 
 def brownian_range_tail(x: Floats) -> Floats:
-    r"""Chance that the range of a Brownian motion on ``[0, 1]`` exceeds ``x`` (Feller 1951).
+    r"""Probability that the range of a Brownian motion on ``[0, 1]`` exceeds ``x`` (Feller 1951).
 
     :math:`4 \sum_{k \ge 1} (-1)^{k-1} k\, \mathrm{erfc}(k x / \sqrt 2)`; below 0.8 it is 1 to within 1e-6.
 
@@ -144,7 +144,7 @@ def brownian_range_tail(x: Floats) -> Floats:
 
 
 def brownian_range_quantile(tail: float) -> float:
-    """The range that a Brownian motion exceeds with chance ``tail``, by bisection.
+    """The range that a Brownian motion exceeds with probability ``tail``, by bisection.
 
     >>> round(brownian_range_quantile(0.05), 3)
     2.498

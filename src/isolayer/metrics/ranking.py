@@ -1,4 +1,4 @@
-"""How well scores order rows: AUC, its change against a baseline, GAUC, nDCG. Any increasing scale of score will do."""
+"""How well scores rank rows: AUC, its change against a baseline, GAUC, nDCG. Only the order of scores counts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from isolayer.metrics.sums import MeanSums, over
 def auc(label: Any, score: Any, weight: Any = None) -> float:
     r"""Area under the ROC curve: the chance that a positive outscores a negative, ties counting one half.
 
-    :math:`\sum_{i: y=1} \sum_{j: y=0} w_i w_j ([s_i > s_j] + [s_i = s_j]/2) / (W_1 W_0)`. A soft label is that much
-    of a positive row and the rest of a negative. Needs both classes.
+    :math:`\sum_{i: y=1} \sum_{j: y=0} w_i w_j ([s_i > s_j] + [s_i = s_j]/2) / (W_1 W_0)`. A soft label counts
+    as that share of a positive row and the rest of a negative. Needs both classes.
 
     >>> auc([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     0.75
@@ -133,8 +133,8 @@ def ndcg(
 
     :math:`DCG@k = \sum_{r=0}^{k-1} g(y_r) / \log_2(r + 2)` with gain :math:`2^y - 1` (Burges et al. 2005) or
     :math:`y` (Järvelin and Kekäläinen 2002). Tied scores share their mean gain, as if shuffled. A query without a
-    relevant document has no ideal: ``empty`` skips it, or counts it as 0 or 1; papers differ. ``weight`` is of the
-    query, the same on all its rows; ``k=None`` takes whole lists.
+    relevant document has no ideal: ``empty`` skips it, or counts it as 0 or 1; papers differ. ``weight`` is a weight
+    per query, the same on all its rows; ``k=None`` takes whole lists.
 
     >>> round(ndcg([0, 1, 0], [3, 2, 1], ["q", "q", "q"]), 4)
     0.6309
@@ -200,7 +200,7 @@ def query_weight(code: Codes, queries: int, weight: Floats) -> Floats:
     of_query[code] = weight
     if (of_query[code] != weight).any():
         row = int(np.argmax(of_query[code] != weight))
-        raise InputError(f"weight: expected one weight a query, got another at row {row}; weigh queries, not rows")
+        raise InputError(f"weight: expected one weight per query, got another at row {row}; weight queries, not rows")
     return of_query
 
 
@@ -209,7 +209,7 @@ def _dcg(score: Floats, gains: Floats, code: Codes, queries: int, k: int | None)
     discount = 1 / np.log2(rank + 2)
     if k is not None:
         discount[rank >= k] = 0.0
-    start = _starts(code[order], score[order])  # blocks of ties: each row of one gets its mean gain
+    start = _starts(code[order], score[order])  # ties: each row gets the mean gain of its block
     sizes = np.diff(np.r_[start, len(order)])
     block = np.add.reduceat(gains[order], start) / sizes * np.add.reduceat(discount, start)
     return summed(code[order][start], block, queries)

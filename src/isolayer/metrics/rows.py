@@ -1,4 +1,4 @@
-"""Rows as every metric takes them: checked, one-dimensional float64 columns. No metric belongs here.
+"""Checks of the rows that every metric takes: one-dimensional float64 columns. No metric belongs here.
 
 A probability of exactly 0 or 1 is a valid prediction. Where a logarithm is taken it counts as ``PROB_FLOOR`` or
 ``1 - PROB_FLOOR`` (the machine epsilon of float64, the rule of scikit-learn), so one row costs at most 36.04.
@@ -37,7 +37,7 @@ def probs(values: Any, name: str = "prob") -> Floats:
 
 
 def labels(values: Any, rows: int | None = None, name: str = "label") -> Floats:
-    """Labels in ``[0, 1]``: a fraction is a soft label, that much of a positive row and the rest of a negative."""
+    """Labels in ``[0, 1]``; a fraction counts as that share of a positive row and the rest of a negative."""
     return columns.some(name, columns.labels(name, values, rows))
 
 
@@ -111,7 +111,9 @@ def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
     )
     if missing.any():
         row = int(np.argmax(missing))
-        raise InputError(f"{name}: expected no nulls, got {column[row]} in row {row}; give unknown a value of its own")
+        raise InputError(
+            f"{name}: expected no nulls, got {column[row]} in row {row}; replace missing values by a value of their own"
+        )
     if column.dtype.kind in "iu" and column.size and column.min() >= 0 and column.max() < max(1024, rows):
         return _small_codes(column)
     try:
@@ -122,7 +124,7 @@ def codes(name: str, values: Any, rows: int) -> tuple[Codes, NDArray[Any]]:
 
 
 def _small_codes(column: NDArray[Any]) -> tuple[Codes, NDArray[Any]]:
-    # Small non-negative integers need no sort: count them, and number the ones that occur.
+    # Small non-negative integers need no sort: count them and number those that occur.
     present = np.bincount(column) > 0
     code = (np.cumsum(present) - 1)[column]
     return code, np.flatnonzero(present).astype(column.dtype)

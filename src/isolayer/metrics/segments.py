@@ -14,11 +14,11 @@ from isolayer.errors import InputError
 from isolayer.metrics.rows import Floats, codes, probs
 from isolayer.metrics.sums import SegmentSums, over
 
-FIELD_EPSILON = 0.01  # what F-RCE adds to every label, so that a segment without events has a denominator
+FIELD_EPSILON = 0.01  # F-RCE adds this to every label, so that a segment without events has a denominator
 
 
 class ObservedOverExpected(NamedTuple):
-    """One row a context, columns ``[contexts]``; ``context`` is a column, or a dict of columns when crossed."""
+    """One row per context, columns ``[contexts]``; ``context`` is a column, or a dict of columns when crossed."""
 
     context: Any
     weight: Floats
@@ -35,7 +35,7 @@ def observed_over_expected(
     r"""O/E by context: :math:`\sum w y / \sum w p` (the paper's appendix A). Above 1 under-predicts.
 
     The interval is Wilson's for the observed rate over :math:`n = \sum w` trials, divided by the mean prediction, which
-    is taken as given. Its ends are finite and sensible at no events too.
+    is taken as known. It is finite without any events too.
 
     Args:
         label: What happened, ``[n]``: 0 or 1, or a fraction between them.
@@ -74,7 +74,7 @@ def ratio_table(sums: SegmentSums, *, level: float = 0.95) -> ObservedOverExpect
 
 
 def cross(columns: Mapping[str, Any], rows: int) -> tuple[NDArray[np.intp], dict[str, NDArray[Any]]]:
-    """Combination of each row as one code, and the columns of the combinations that occur.
+    """The combination of values in each row as one code, and the columns of the combinations that occur.
 
     >>> code, table = cross({"position": [0, 1, 0], "device": ["web", "web", "ios"]}, 3)
     >>> code.tolist(), table["device"].tolist()
@@ -92,12 +92,12 @@ def cross(columns: Mapping[str, Any], rows: int) -> tuple[NDArray[np.intp], dict
 
 
 def f_rce(label: Any, prob: Any, field: Any, weight: Any = None, *, epsilon: float = FIELD_EPSILON) -> float:
-    r"""F-RCE, field-level relative calibration error (Pan et al. 2020): that of each segment, averaged over rows.
+    r"""F-RCE, field-level relative calibration error (Pan et al. 2020), averaged over rows.
 
     :math:`\frac{1}{N} \sum_z N_z \frac{|\sum_{i \in z} (y_i - p_i)|}{\sum_{i \in z} (y_i + \epsilon)}`,
-    with z the values of the field and :math:`\epsilon = 0.01` as there, so a segment without events counts
-    for its predicted rate over .01. With ``epsilon=0`` such segments are left out, rows and all: that is what the bench
-    of ads calibration (UMC's tables on Avazu and AliCCP) calls F-RCE.
+    with z the values of the field and :math:`\epsilon = 0.01` as in the paper, so the error of a segment
+    without events is its predicted rate over .01. With ``epsilon=0`` such segments and their rows are left out, which
+    is what the benchmark of ads calibration (UMC's tables on Avazu and AliCCP) calls F-RCE.
 
     >>> round(f_rce([1, 1, 1, 0], [0.5] * 4, ["a", "a", "b", "b"]), 4)
     0.2475
@@ -155,7 +155,7 @@ class SegmentedNE:
 def segmented_ne(label: Any, prob: Any, segment: Any, weight: Any = None) -> SegmentedNE:
     """Segmented NE: log loss within each segment over the entropy of that segment's own rate.
 
-    Knowing the segment's rate earns nothing here, while plain NE pays for it.
+    Knowing only the rate of each segment does not improve this metric, while it improves plain NE.
 
     >>> segmented_ne([0, 1], [0.5, 0.5], ["a", "a"]).mean
     1.0
@@ -170,7 +170,7 @@ def segmented_ne_of(sums: SegmentSums) -> SegmentedNE:
 
 @dataclass(frozen=True)
 class DailyScores:
-    """Mean prediction and mean label of each day, columns ``[days]``, and how steady they are."""
+    """Mean prediction and mean label of each day, columns ``[days]``, and how stable they are."""
 
     day: NDArray[Any]
     weight: Floats
@@ -179,7 +179,7 @@ class DailyScores:
 
     @property
     def variance(self) -> float:
-        """Variance of the daily mean prediction, days counting alike, with ``days - 1`` in the denominator."""
+        """Variance of the daily mean prediction, days counted equally, with ``days - 1`` in the denominator."""
         if len(self.day) < 2:
             raise InputError(f"day: expected at least 2 days, got {len(self.day)}; a variance needs two")
         return float(np.var(self.mean_prob, ddof=1))

@@ -1,8 +1,8 @@
-"""Sums over rows that add across batches, processes and tables, and the metrics that are functions of them alone.
+"""Sums over rows, which add across batches, processes and tables, and the metrics that are functions of them alone.
 
-``Sums`` are of one population, ``SegmentSums`` of many at once, ``MeanSums`` of any weighted mean. Every field is a
-plain sum, so ``a + b`` is the sums of both sets of rows, and a warehouse can compute them with ``SUM(...) GROUP BY``.
-What needs the distribution of scores (AUC, ECE) is in ``bins.py``.
+``Sums`` has the sums of one population, ``SegmentSums`` of many at once, ``MeanSums`` those of a weighted mean. Every
+field is a plain sum, so ``a + b`` has the sums of both sets of rows, and a warehouse can compute them with
+``SUM(...) GROUP BY``. Metrics that need the distribution of scores (AUC, ECE) are in ``bins.py``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sigmoid(logit: Floats) -> Floats:
 
 
 def logit_loss(label: Floats, logit: Floats) -> Floats:
-    """Log loss of each row straight from its logit, ``log(1 + exp(z)) - y z``: nothing is clipped.
+    """Log loss of each row straight from its logit, ``log(1 + exp(z)) - y z``, without clipping.
 
     >>> logit_loss(np.array([1.0]), np.array([-800.0])).tolist()
     [800.0]
@@ -87,13 +87,13 @@ class Sums:
 
     @classmethod
     def from_logits(cls, label: Any, logit: Any, weight: Any = None) -> Sums:
-        """Sums of a batch of logits: the same, but that the loss is exact however large the logit."""
+        """Sums of a batch of logits; the loss is exact however large a logit is."""
         y, z, w = scored_rows(label, finite("logit", logit), weight, name="logit")
         return cls(*(float(column @ w) for column in _columns(y, sigmoid(z), logit_loss(y, z))))
 
     @classmethod
     def from_table(cls, table: Any, *, label: str = "label", prob: str = "prob", weight: str | None = None) -> Sums:
-        """The same sums of a table, computed where it lives.
+        """The same sums of a table, computed by the engine that holds it.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -111,7 +111,7 @@ class Sums:
 
     @property
     def background_rate(self) -> float:
-        """Mean label, the rate every normalised metric is normalised by."""
+        """Mean label, by which normalised metrics are normalised."""
         return self.positive / self.weight
 
     @property
@@ -150,7 +150,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class SegmentSums:
-    """``Sums`` of many segments at once: one entry a segment, ``key`` sorted, the rest as in ``Sums``, ``[segments]``.
+    """``Sums`` of many segments at once, each field ``[segments]``, with the segments sorted in ``key``.
 
     >>> one = SegmentSums.from_rows([0, 1], [0.5, 0.5], ["web", "ios"])
     >>> two = SegmentSums.from_rows([1], [0.5], ["tv"])
@@ -177,7 +177,7 @@ class SegmentSums:
     def from_table(
         cls, table: Any, *, label: str = "label", prob: str = "prob", segment: str, weight: str | None = None
     ) -> SegmentSums:
-        """The same sums of a table, by one of its columns, computed where it lives.
+        """The same sums of a table, by one of its columns, computed by the engine that holds it.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -223,9 +223,9 @@ class SegmentSums:
 
 @dataclass(frozen=True)
 class MeanSums:
-    """Sum of a weighted quantity and of its weights; a mean that merges, as for nDCG by query or GAUC by user.
+    """Sum of a weighted quantity and of its weights: a mean that merges, for nDCG by query or GAUC by user.
 
-    A query (a user) must lie wholly in one batch.
+    All rows of a query (or user) must be in one batch.
 
     >>> (MeanSums(total=1.0, weight=2.0) + MeanSums(total=2.0, weight=2.0)).mean
     0.75
@@ -242,7 +242,7 @@ class MeanSums:
 
     @property
     def mean(self) -> float:
-        """The weighted mean, an error when nothing was counted."""
+        """The weighted mean; an error if nothing was counted."""
         if self.weight <= 0:
             raise InputError("rows: expected a query or group the metric is defined on, got none; use more rows")
         return self.total / self.weight

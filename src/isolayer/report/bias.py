@@ -1,4 +1,4 @@
-"""The learned bias of a debiased model: what its curves say of each task and each value of the first bias feature."""
+"""The learned bias of a debiased model: its curves by task and by value of the first bias feature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolayer.errors import InputError
 
 Floats = NDArray[np.float64]
 
-RANGE = (-5.0, 2.0)  # relevance logits shown when no log says where they are
+RANGE = (-5.0, 2.0)  # relevance logits shown when there is no log
 _POINTS = 41
 
 
@@ -26,7 +26,7 @@ class Bias(NamedTuple):
         values: Values of the feature, ``[values]``.
         relevance: Logits of relevance, ``[points]``.
         observed: Logit of what is logged for such an item, ``[tasks, values, points]``; NaN where there is no curve.
-        relative: Chance of the label at the middle relevance over that at the first value, ``[tasks, values]``.
+        relative: Probability of the label at medium relevance over that at the first value, ``[tasks, values]``.
     """
 
     feature: str
@@ -38,7 +38,7 @@ class Bias(NamedTuple):
 
 
 def learned_bias(curves: Curves, span: tuple[float, float] = RANGE) -> Bias:
-    """Read the bias off curves whose first context is the task and whose second is the bias feature.
+    """The bias in curves whose first context is the task and whose second is the bias feature.
 
     Args:
         curves: As ``DualHead.curves()`` gives them.

@@ -88,7 +88,7 @@ def _reliability_records(part: Reliability) -> Records:
 
 
 def density_chart(density: Density) -> Any:
-    """How the scores are spread, before and after."""
+    """Distribution of the scores, before and after."""
     middles = (density.edge[1:] + density.edge[:-1]) / 2
     values = [
         {"series": place, **row}
@@ -186,7 +186,7 @@ def bias_chart(bias: Bias, task: str) -> Any:
     fade = alt.Opacity("rank:Q", scale=alt.Scale(domain=[0, last], range=[1, 0.3]), legend=None)
     x, y = (
         prob_x("x", "relevance, as probability", spans[0]),
-        prob_y("y", f"chance of {readable(task)} as logged", spans[1]),
+        prob_y("y", f"probability of {readable(task)} as logged", spans[1]),
     )
     base = alt.Chart(inline(values)).encode(x=x, y=y, detail="rank:Q")
     tips = [alt.Tooltip("name:N", title="curve")]
@@ -200,7 +200,7 @@ def bias_chart(bias: Bias, task: str) -> Any:
 
 
 def relative_bias_chart(bias: Bias) -> Any:
-    """Chance of each task's label by value of the bias feature, over that at the first, at middling relevance."""
+    """Probability of each task's label by value of the bias feature, over that at the first, at medium relevance."""
     tasks, names, feature = readables(bias.tasks), readables(bias.values), readable(bias.feature)
     numeric = bias.values.dtype.kind in "iuf"
     values = [

@@ -1,7 +1,7 @@
-"""Evidence: every number a report shows, frozen, with its interval. No plotting, and no sentence.
+"""Evidence: every number a report shows, with its interval. No plotting and no sentences.
 
-Sums and metrics are those of :mod:`isolayer.metrics`; a weight of 2 is the row twice here as there. Intervals treat
-rows as independent.
+Sums and metrics are those of :mod:`isolayer.metrics`; a row of weight 2 counts as two rows. Intervals assume
+independent rows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95
 BINS = 20  # of equal mass, in the reliability diagram
 ECE_BINS = 15  # as in metrics.ece
-TABLE_ROWS = 10_000  # contexts listed; of more, the worst
-HEAT_VALUES = 40  # most values a side of the heat map
-DOTS, DOT_WEIGHT = 6, 100.0  # observed rates beside a curve: at most so many, each of at least so much weight
+TABLE_ROWS = 10_000  # most contexts listed, the worst first
+HEAT_VALUES = 40  # most values on a side of the heat map
+DOTS, DOT_WEIGHT = 6, 100.0  # observed rates shown with a curve: how many at most, and the least weight of each
 _Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 _DENSITY_BINS = 48
 
@@ -51,7 +51,7 @@ class Estimate(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A headline figure before and after; ``change`` is relative, in percent, with a paired interval where known."""
+    """A headline figure before and after; ``change`` is relative, in percent, with a paired interval, or None."""
 
     name: str
     before: Estimate
@@ -86,9 +86,9 @@ class ContextTable:
         keys: Their values in each context.
         before: O/E of the raw score.
         after: O/E of the calibrated score.
-        curve: The curve that serves the context; -1 where several do.
-        total: How many contexts the log has; more than the rows here when the best were left out.
-        outside: Of all, how many have an interval that excludes 1: before, after.
+        curve: The curve that serves the context; -1 if several do.
+        total: How many contexts the log has; the best are left out of a long table.
+        outside: How many of all contexts have an interval that excludes 1: before, after.
     """
 
     names: tuple[str, ...]
@@ -100,7 +100,7 @@ class ContextTable:
     outside: tuple[int, int]
 
     def label(self, row: int) -> str:
-        """The context in words, such as ``position 3, device tv``."""
+        """The context as text, such as ``position 3, device tv``."""
         values = (readable(key[row : row + 1].tolist()[0]) for key in self.keys)
         return ", ".join(f"{readable(name)} {value}" for name, value in zip(self.names, values, strict=True))
 
@@ -128,22 +128,22 @@ class Daily(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """All a report shows of rows and curves.
+    """Everything a report shows about rows and curves.
 
     Args:
         rows: Number of rows (of histogram cells, for a fitted calibrator).
         weight: Sum of their weights.
         rate: Mean label.
-        in_sample: Whether the curves were fitted to these very rows.
+        in_sample: Whether the curves were fitted to the same rows.
         figures: Headline figures, in order of display.
-        ece_floor: ECE that a perfectly calibrated score would show on so many rows: before, after.
+        ece_floor: ECE that perfect probabilities would show on as many rows: before, after.
         worst_group: Multicalibration error over the values of all contexts, before and after; None without contexts.
         reliability: Before and after.
         density: Of the scores.
-        tables: O/E by context: all columns crossed, then each alone.
+        tables: O/E by context: all columns combined, then each alone.
         dots: Observed rates by score for the contexts of the first table.
-        heat: O/E by two context columns of few values.
-        daily: By day, where there is a date.
+        heat: O/E by two context columns with few values.
+        daily: By day, if there is a date.
         unseen: Share of the weight in contexts without a curve of their own.
         beyond: Share of the weight with a score outside the grid of the curves.
     """
@@ -166,7 +166,7 @@ class Evidence:
 
 
 def gather(rows: Rows, curves: Curves) -> Evidence:
-    """The evidence of rows that curves have scored.
+    """The evidence about rows that curves have scored.
 
     >>> from isolayer.grid import Grid
     >>> from isolayer.report.rows import from_log
@@ -220,7 +220,7 @@ def figures(rows: Rows, bins: Sequence[BinSums]) -> tuple[Figure, ...]:
 
 
 def mean_estimate(values: Floats, weight: Floats) -> Estimate:
-    """Weighted mean with its normal interval, weights being frequencies.
+    """Weighted mean with its normal interval; weights are frequencies.
 
     >>> mean_estimate(np.array([0.0, 1.0]), np.array([200.0, 200.0])).lower.__round__(3)
     0.451
@@ -241,7 +241,7 @@ def ratio_estimate(top: Floats, bottom: Floats, weight: Floats) -> Estimate:
 def ne_estimate(loss: Floats, label: Floats, weight: Floats) -> Estimate:
     r"""Normalised entropy with its delta-method interval.
 
-    With :math:`H` the entropy of the rate :math:`\bar y`, a row moves NE by
+    With :math:`H` the entropy of the rate :math:`\bar y`, the influence of a row on NE is
     :math:`(\ell - L)/H - L H'(\bar y)(y - \bar y)/H^2`, where :math:`H'(y) = \log((1-y)/y)`.
     """
     total = float(weight.sum())
@@ -254,14 +254,14 @@ def ne_estimate(loss: Floats, label: Floats, weight: Floats) -> Estimate:
 
 
 def ece_estimate(bins: BinSums) -> Estimate:
-    """ECE as ``metrics.ece`` has it, with a normal interval from the spread of each bin's rate."""
+    """``metrics.ece`` with a normal interval from the standard error of each bin's rate."""
     share, deviation = _bin_spread(bins)
     value, half = bins.ece(bins=ECE_BINS), _Z * float(np.sqrt((share * deviation) ** 2 @ np.ones(len(share))))
     return Estimate(value, max(0.0, value - half), value + half)
 
 
 def ece_floor(bins: BinSums) -> float:
-    """ECE to expect of a perfectly calibrated score: each bin's gap is then a folded normal about 0."""
+    """Expected ECE of perfect probabilities: the gap of each bin is then a folded normal about 0."""
     share, deviation = _bin_spread(bins)
     return float(share @ deviation) * float(np.sqrt(2 / np.pi))
 
@@ -315,7 +315,7 @@ def reliability(bins: BinSums, count: int = BINS) -> Reliability:
 
 
 def density(rows: Rows) -> Density:
-    """Where the scores are, before and after, over the middle 99.8% of each."""
+    """Distribution of the scores before and after, over the middle 99.8% of each."""
     ends = [_middle(logit, rows.weight) for logit in (rows.logit, rows.calibrated)]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     edge = np.linspace(low, max(high, low + 0.1), _DENSITY_BINS + 1)
@@ -325,7 +325,7 @@ def density(rows: Rows) -> Density:
 
 
 def _middle(values: Floats, weight: Floats) -> tuple[float, float]:
-    """Values that 0.1% of the weight lies below, and above."""
+    """The values below and above which 0.1% of the weight lies."""
     order = np.argsort(values)
     share = np.cumsum(weight[order]) / weight.sum()
     low, high = np.searchsorted(share, [0.001, 0.999]).clip(max=len(values) - 1)
@@ -349,7 +349,7 @@ def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTa
 
 
 def certain_distance(table: ObservedOverExpected) -> Floats:
-    r"""How far O/E surely is from 1: :math:`\max(0, \log lower, -\log upper)`.
+    r"""Distance of the interval of O/E from 1, on the log scale: :math:`\max(0, \log lower, -\log upper)`.
 
     >>> sums = SegmentSums.from_rows([1, 1, 0, 1, 0, 1], [0.5] * 6, [0, 0, 1, 1, 1, 1])
     >>> certain_distance(ratio_table(sums)).tolist()
@@ -360,7 +360,7 @@ def certain_distance(table: ObservedOverExpected) -> Floats:
 
 
 def _curve_of(rows: Rows, names: Sequence[str], keys: list[NDArray[Any]], group: Codes, curves: Curves) -> Codes:
-    """The one curve that serves each context, or -1; a leading context column has curves of its own level."""
+    """The one curve that serves each context, or -1; leading context columns have curves of their own."""
     if len(names) < len(curves.contexts) and tuple(names) == curves.contexts[: len(names)]:
         return curves.rows_of(dict(zip(names, keys, strict=True)), len(keys[0]), depth=len(names))
     curve = np.zeros(len(keys[0]), np.int64)
@@ -379,7 +379,7 @@ def dots(rows: Rows, table: ContextTable) -> Dots:
     order = np.lexsort([rows.logit, owner])
     order = order[owner[order] >= 0]
     owner, logit, w = owner[order], rows.logit[order], rows.weight[order]
-    run = np.cumsum(np.r_[False, (owner[1:] != owner[:-1]) | (logit[1:] != logit[:-1])])  # equal scores stay together
+    run = np.cumsum(np.r_[False, (owner[1:] != owner[:-1]) | (logit[1:] != logit[:-1])])  # equal scores stay in one bin
     owner, size = owner[np.flatnonzero(np.diff(run, prepend=-1))], np.bincount(run, w)
     weight = table.after.weight
     many = np.clip(weight // DOT_WEIGHT, 1, DOTS).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Large columns made small: the tables and curves a page draws on demand, as one compressed text.
+"""Compressed columns: the tables and curves that a page draws on demand, as one text.
 
-Ratios are kept to 0.05%, knot values to a thousandth of a logit, deviations and masses to a few percent: finer than a
-screen shows. ``page.js`` undoes what is done here.
+Ratios keep a precision of 0.05%, knot values a thousandth of a logit, standard deviations and weights a few percent:
+finer than a screen shows. ``page.js`` decodes them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 LOG_STEPS = 2000  # steps of a logarithm kept in 16 bits
 COARSE_STEPS = 12  # the same in 8 bits
 VALUE_STEPS = 1000  # steps of a logit
-KNOTS = 650_000  # most knots that a page carries, over all curves
+KNOTS = 650_000  # most knots of all curves in a page together
 
 
 class Pack:
-    r"""Named columns, collected, then written as a manifest and one text.
+    r"""Named columns, written as a manifest and one text.
 
     >>> pack = Pack()
     >>> pack.add("codes", np.array([1, 2], np.uint16))
@@ -66,7 +66,7 @@ class Pack:
 
 
 def logs(values: Floats) -> NDArray[np.uint16]:
-    """Positive numbers in 16 bits, to 0.05%; 0 is 0, what is missing is 65535.
+    """Positive numbers in 16 bits, to 0.05%; 0 is 0, NaN is 65535.
 
     >>> logs(np.array([1.0, 0.0, np.nan])).tolist()
     [32768, 0, 65535]
@@ -89,7 +89,7 @@ def coarse_logs(values: Floats) -> NDArray[np.uint8]:
 
 
 def add_table(pack: Pack, name: str, table: ContextTable) -> dict[str, Any]:
-    """Pack a table; what it returns goes into the page's plain data."""
+    """Pack a table; the result is its part of the page's JSON data."""
     words = []
     for place, key in enumerate(table.keys):
         vocabulary, codes = np.unique(np.array(readables(key)), return_inverse=True)
@@ -112,13 +112,13 @@ def add_dots(pack: Pack, dots: Dots) -> None:
 
 
 def add_curves(pack: Pack, curves: Curves, wanted: Codes, span: tuple[float, float]) -> dict[str, Any]:
-    """Pack the curves of some rows of the table, each over the knots where it has data.
+    """Pack some of the curves, each over the knots where it has data.
 
     Args:
-        pack: Where to.
+        pack: The pack to add to.
         curves: The curves.
-        wanted: Their rows, distinct; of more than fit, those with the most data are kept.
-        span: Lowest and highest logit to show of curves that know of no data.
+        wanted: Their distinct rows in the table; if they do not all fit, those with the most data are kept.
+        span: Lowest and highest logit to show of curves without data.
     """
     first, last = _occupied(curves, wanted, span)
     order = np.argsort(-curves.count[wanted], kind="stable")

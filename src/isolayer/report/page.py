@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file from evidence and curves. It asks for no network and no server."""
+"""The page: one self-contained HTML file made from evidence and curves. It needs no network and no server."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def write(
     bias: Curves | None = None,
     title: str | None = None,
 ) -> Path:
-    """Write the report of a log that curves are to be judged on.
+    """Write the report of curves on a log.
 
     Args:
-        path: Where to; written whole or not at all.
+        path: The file to write; it is written completely or not at all.
         log: A dict of columns, a frame (pandas, polars, pyarrow), a Parquet path or glob, an Ibis table or a DuckDB
             relation.
         curves: The curves to judge.
@@ -78,10 +78,10 @@ def write(
 def write_fitted(
     path: str | os.PathLike[str], histogram: Histogram, curves: Curves, *, title: str | None = None
 ) -> Path:
-    """Write the report of curves on the very rows they were fitted to, which the page says.
+    """Write the report of curves on the rows they were fitted to; a banner on the page says so.
 
     Args:
-        path: Where to; written whole or not at all.
+        path: The file to write; it is written completely or not at all.
         histogram: The rows, as ``IsotonicCalibrator.histogram_`` keeps them.
         curves: The curves.
         title: Heading of the page.
@@ -124,7 +124,7 @@ def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, titl
 
 
 def _sections(evidence: Evidence, bias: Bias | None, readout: list[float], left_out: int) -> dict[str, str]:
-    """Sections in order, by the words that link to them."""
+    """Sections in order, by the text of the links to them."""
     found = {
         "Figures": sections.figures_section(evidence),
         "What to do next": sections.advice_section(advise(evidence, bias)),
@@ -143,7 +143,7 @@ def _sections(evidence: Evidence, bias: Bias | None, readout: list[float], left_
 
 
 def _charts(evidence: Evidence, bias: Bias | None) -> dict[str, Any]:
-    """Specifications of the charts by the place they go to."""
+    """Specifications of the charts by the id of their place on the page."""
     parts = dict(zip((charts.BEFORE, charts.AFTER), evidence.reliability, strict=True))
     found = {
         "reliability": (charts.reliability_chart(parts, [COLOUR["raw"], COLOUR["accent"]]), 320),
@@ -169,8 +169,8 @@ def _explorer(span: Span) -> dict[str, Any]:
 def _spec(chart: Any, height: int) -> Any:
     spec = styled(chart.properties(width="container", height=height)).to_dict(
         validate=False
-    )  # validated where charts are tested; here it would take most of the time
-    spec["config"]["aria"] = False  # the place of the chart has its words
+    )  # charts are validated in the tests; here validation would take most of the time
+    spec["config"]["aria"] = False  # the element around the chart has a label
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return spec
 
@@ -187,7 +187,7 @@ def _span(evidence: Evidence) -> Span:
 
 
 def _readout(span: Span) -> list[float]:
-    """Logits at which the explorer says what curves give: at most four round ones, evenly picked."""
+    """Logits at which the explorer lists the values of curves: at most four round probabilities."""
     found = ticks(*span)
     return [found[place] for place in np.unique(np.linspace(0, len(found) - 1, 4).astype(int))] if found else []
 
@@ -219,7 +219,7 @@ def _palette() -> str:
 
 
 def _plain(data: Any) -> str:
-    """JSON that no HTML parser can mistake for markup."""
+    """JSON that an HTML parser cannot mistake for markup."""
     return json.dumps(_rounded(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 

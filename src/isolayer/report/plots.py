@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 
 def plot_reliability(label: Any, prob: Any, weight: Any = None, *, bins: int = BINS) -> Any:
-    """Reliability diagram with 95% bands, and below it how the scores are spread.
+    """Reliability diagram with 95% bands, and below it the distribution of the scores.
 
     Args:
         label: Labels in [0, 1], ``[n]``.
@@ -63,7 +63,7 @@ def _histogram(columns: Mapping[str, Floats], label: Floats, weight: Any, colour
 
 
 def plot_observed_over_expected(label: Any, prob: Any, context: Any, weight: Any = None, *, top: int = 30) -> Any:
-    """O/E of the contexts that are surely furthest from 1, with 95% intervals.
+    """O/E of the contexts whose 95% intervals lie furthest from 1.
 
     Args:
         label: Labels in [0, 1], ``[n]``.
@@ -103,12 +103,12 @@ def plot_observed_over_expected(label: Any, prob: Any, context: Any, weight: Any
 
 
 def plot_curves(curves: Curves, context: Mapping[str, Any] | None = None, *, level: float = 0.95, most: int = 6) -> Any:
-    """Raw to calibrated probability with bands, and below it where the data of each curve are.
+    """Raw to calibrated probability with bands, and below it the distribution of each curve's rows.
 
     Args:
         curves: The curves.
-        context: Context columns by name, one entry a curve to draw; by default the curves with the most rows.
-        level: Confidence of the bands.
+        context: Context columns by name, one entry per curve to draw; by default the curves with the most rows.
+        level: Confidence level of the bands.
         most: How many curves to draw by default.
 
     >>> from isolayer.grid import Grid

@@ -1,6 +1,6 @@
-"""The rows a report is about: read from a log or from a fitted histogram, scored by the curves, contexts as codes.
+"""The rows of a report: read from a log or from a fitted histogram, and scored by the curves.
 
-Nothing is summed here; that is the business of :mod:`isolayer.report.evidence`.
+Sums over rows belong to :mod:`isolayer.report.evidence`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from isolayer.metrics.rows import PROB_FLOOR, labels, same_length, weights
 
 Floats = NDArray[np.float64]
 _FURTHEST = float(np.log1p(-PROB_FLOOR) - np.log(PROB_FLOOR))  # logit, 36.04: the rule of the metrics
-Keys = tuple[NDArray[Any], Codes]  # a vocabulary, and the place of each row's value in it
+Keys = tuple[NDArray[Any], Codes]  # the distinct values, and the index of each row's value among them
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows with their scores before and after, every column ``[n]``; rows of weight 0 are gone.
+    """Rows with their scores before and after, every column ``[n]``; rows of weight 0 are left out.
 
     Args:
         logit: Raw score as a logit, clipped far out.
         calibrated: The same after its curve.
         label: What happened, in [0, 1].
         weight: Frequency weights.
-        keys: For each context column its vocabulary and the codes of the rows.
-        curve: The curve that served each row.
+        keys: For each context column its distinct values and the code of each row.
+        curve: The curve that serves each row.
         day: Dates or whole numbers, or None.
-        in_sample: Whether the curves were fitted to these very rows.
+        in_sample: Whether the curves were fitted to the same rows.
     """
 
     logit: Floats
@@ -62,7 +62,7 @@ class Rows:
         return prob_of(self.calibrated)
 
     def groups(self, names: Sequence[str]) -> tuple[list[NDArray[Any]], Codes]:
-        """The combinations of some context columns that occur, a column of values each, and each row's combination."""
+        """The combinations of some context columns that occur, as columns, and the combination of each row."""
         chosen = [self.keys[name] for name in names]
         parts, group = combine([codes for _, codes in chosen], [len(words) for words, _ in chosen], len(self.logit))
         return [words[part] for (words, _), part in zip(chosen, parts, strict=True)], group
@@ -120,7 +120,7 @@ def from_log(
 
 
 def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
-    """The rows a histogram sums, each at the mean logit of its bin: what a fitted calibrator still knows of its rows.
+    """The rows of a histogram, each at the mean logit of its bin: what a fitted calibrator keeps of its rows.
 
     >>> histogram = Histogram.from_arrays([0.0, 0.0, 1.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
     >>> rows = from_histogram(histogram, Curves.from_histogram(histogram))
@@ -141,7 +141,7 @@ def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
 
 
 def days(name: str, values: Any, rows: int) -> NDArray[Any]:
-    """A column as whole days: dates (from datetimes, dates or ISO text), or whole numbers as they are.
+    """A column as whole days: dates (from datetimes, dates or ISO text), or whole numbers unchanged.
 
     >>> days("when", ["2026-03-01T12:30", "2026-03-02"], 2).astype(str).tolist()
     ['2026-03-01', '2026-03-02']

@@ -1,12 +1,12 @@
-"""Feed logs with known relevance and known bias: seeded, vectorised, plain columns out, never models.
+"""Simulated feed logs whose relevance and bias are known: seeded, vectorised, returned as plain columns.
 
-    population   who uses the feed and what is in it         Population
+    population   the users and the items                     Population
     behaviours   how users act on a list                     PositionBased, Trust, DynamicBayesian, DependentClick,
                                                              Distortion
     feed         candidates, logging policy, tasks, days     Feed, Logger, Task, Drift
     setups       named feeds of the debiasing benchmark      debias_feed
-    loop         policies rank, users act, metrics accrue    closed_loop, UserMetrics
-    check        measured against formula                    self_test, Check
+    loop         policies rank, users act, metrics by user   closed_loop, UserMetrics
+    check        the simulator against its own formulas      self_test, Check
 
 >>> from isolayer import simulate
 >>> log = simulate.Feed().log(sessions=100, seed=1)

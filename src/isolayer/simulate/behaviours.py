@@ -1,10 +1,10 @@
-r"""How users act on a ranked list: the click models of the field, and arbitrary monotone distortions.
+r"""How users act on a ranked list: the usual click models, and arbitrary monotone distortions.
 
 Positions k count from 0, grades y are 0 .. 4, and :math:`\gamma = (2^y - 1) / 15` is the relevance of a grade. A
 behaviour has two methods: ``curve`` gives its position curve, ``act`` turns what was shown into probabilities and
-labels. Tasks other than click follow the same attention: a seen item earns task t with its relevance :math:`r_t`, so
-:math:`P_t = e\, r_t`; a *skip* also happens to whatever was not seen, :math:`P_{skip} = 1 - e (1 - r_{skip})`, so it
-grows with depth where clicks fall.
+labels. Tasks other than click depend on the same attention: a seen item gets task t with probability :math:`r_t`, so
+:math:`P_t = e\, r_t`. A *skip* also occurs wherever the item was not seen, :math:`P_{skip} = 1 - e (1 - r_{skip})`, so
+it becomes more frequent further down, where clicks become rarer.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ GAIN = ((2.0 ** np.arange(GRADES) - 1) / (2.0 ** (GRADES - 1) - 1)).astype(np.fl
 
 
 class Shown(NamedTuple):
-    """What a behaviour is told of ``[sessions, positions]`` shown items."""
+    """What a behaviour gets to know about the shown items, ``[sessions, positions]``."""
 
     grade: Grades  # [sessions, positions]
     curve: Single  # [sessions, positions], each session's row of ``curve``
     device: NDArray[np.int32]  # [sessions]
-    relevance: Mapping[str, Single]  # of every task but click, [sessions, positions]
+    relevance: Mapping[str, Single]  # of every task except click, [sessions, positions]
     look: Single  # uniform draws of attention, by position
     draw: Mapping[str, Single]  # uniform draws of each task, click included, by item
 
 
 class Outcome(NamedTuple):
-    """What users did: truth and labels, each ``[sessions, positions]``."""
+    """What users did: true probabilities and labels, each ``[sessions, positions]``."""
 
     examination: Single
     prob: dict[str, Single]
@@ -47,17 +47,17 @@ class Outcome(NamedTuple):
 
 
 class Behaviour(Protocol):
-    """A model of users: see the module."""
+    """A model of how users act; see the module's docstring."""
 
     @property
     def eta(self) -> float | tuple[float, ...]:
-        """Strength of the bias, one for all devices or one each; 0 is none."""
+        """Strength of the bias, one for all devices or one per device; 0 means no bias."""
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """The curve over positions at each strength of the bias, ``[strengths, positions]``."""
 
     def act(self, shown: Shown) -> Outcome:
-        """Truth and labels of every shown item."""
+        """True probabilities and labels of every shown item."""
 
 
 def table_examination(positions: int, eta: NDArray[np.float64], table: tuple[float, ...]) -> NDArray[np.float64]:
@@ -86,7 +86,7 @@ class PositionBased:
     Args:
         examination: The table of :math:`e_k` (ULTRA's by default), raised to ``eta``; the last value repeats. ``None``
             is the power law :math:`(1/(k+1))^\eta`.
-        eta: Strength, one for all devices or one each.
+        eta: Strength, one for all devices or one per device.
         noise: :math:`\epsilon`, the click rate of a seen item of grade 0.
 
     >>> PositionBased().curve(3, np.array([1.0])).tolist()
@@ -104,7 +104,7 @@ class PositionBased:
         return table_examination(positions, eta, self.examination)
 
     def act(self, shown: Shown) -> Outcome:
-        """Truth and labels of every shown item."""
+        """True probabilities and labels of every shown item."""
         attraction = (self.noise + (1 - self.noise) * GAIN).astype(np.float32)[shown.grade]
         seen = shown.look < shown.curve
         return engage(shown, shown.curve, seen, attraction)
@@ -112,7 +112,7 @@ class PositionBased:
 
 @dataclass(frozen=True)
 class Trust:
-    r"""Trust bias with the parameters of CMIP: users believe the top, so irrelevant items are clicked there too.
+    r"""Trust bias with the parameters of CMIP: users trust top positions and click irrelevant items there too.
 
     :math:`P(click) = e_k [\theta^+_k \gamma + \theta^-_k (1 - \gamma)]` with :math:`e_k = (1/(k+1))^\eta`,
     :math:`\theta^+_k = 1 - (\min(k+1, 20) + 1)/100` and :math:`\theta^-_k = .65 / \min(k+1, 10)`: affine in relevance.
@@ -135,7 +135,7 @@ class Trust:
         return 1 - (np.minimum(rank, 20) + 1) / 100, 0.65 / np.minimum(rank, 10)
 
     def act(self, shown: Shown) -> Outcome:
-        """Truth and labels of every shown item."""
+        """True probabilities and labels of every shown item."""
         true_positive, false_positive = (rate.astype(np.float32) for rate in self.rates(shown.grade.shape[1]))
         attraction = false_positive + (true_positive - false_positive) * GAIN[shown.grade]
         seen = shown.look < shown.curve
@@ -144,7 +144,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class DynamicBayesian:
-    r"""Cascade with satisfaction, DBN: users read down, and stop when satisfied or tired.
+    r"""Cascade with satisfaction, DBN: users read down the list and stop when satisfied or tired.
 
     Attraction :math:`a = \max(y/4, .1)`, satisfaction after a click :math:`s = y/8`, continuation
     :math:`c = .8^\eta` otherwise:
@@ -155,11 +155,11 @@ class DynamicBayesian:
     eta: float | tuple[float, ...] = 1.0
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Chance to go on from each position when not satisfied, at each strength, ``[strengths, positions]``."""
+        """Probability of reading on when not satisfied, at each strength, ``[strengths, positions]``."""
         return table_examination(positions, eta, (self.continuation,))
 
     def act(self, shown: Shown) -> Outcome:
-        """Truth and labels of every shown item."""
+        """True probabilities and labels of every shown item."""
         attraction = np.maximum(shown.grade / np.float32(4), np.float32(0.1))
         satisfied = shown.grade / np.float32(8)
         after_click: Single = np.multiply(shown.curve, 1 - satisfied, dtype=np.float32)
@@ -168,7 +168,7 @@ class DynamicBayesian:
 
 @dataclass(frozen=True)
 class DependentClick:
-    r"""Cascade, DCM: users read on for sure after no click, and with :math:`\beta (k+1)^{-\eta}` after one.
+    r"""Cascade, DCM: users always read on after no click, and with probability :math:`\beta (k+1)^{-\eta}` after one.
 
     Attraction :math:`a = \epsilon + (1 - \epsilon) \gamma`: :math:`e_{k+1} = e_k (1 - a_k + a_k \beta (k+1)^{-\eta})`,
     :math:`P(click) = e_k a_k`.
@@ -179,11 +179,11 @@ class DependentClick:
     noise: float = 0.1
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Chance to go on after a click at each position, at each strength, ``[strengths, positions]``."""
+        """Probability of reading on after a click at each position, at each strength, ``[strengths, positions]``."""
         return self.beta * power_examination(positions, eta)
 
     def act(self, shown: Shown) -> Outcome:
-        """Truth and labels of every shown item."""
+        """True probabilities and labels of every shown item."""
         attraction = (self.noise + (1 - self.noise) * GAIN).astype(np.float32)[shown.grade]
         return cascade(shown, attraction, shown.curve, np.ones_like(shown.curve))
 
@@ -193,13 +193,13 @@ class Distortion:
     r"""Any monotone distortion per task, position and device: :math:`\mathrm{logit} P = g_{t,k,d}(\mathrm{logit}\, r)`.
 
     :math:`g(z) = b z + c \tanh(z - m) - \eta\, s_t \log(k + 1)` with :math:`b \in [.5, 1.1]`, :math:`c \in [0, 1]`,
-    :math:`m \in [-3, 0]` drawn for every (task, position, device): increasing, curved, and different everywhere.
-    :math:`s_t` is 1, and -1 for skip, which grows with depth. The relevance of click enters as :math:`.05 + .9 \gamma`.
-    Everything is seen: there is no examination to estimate.
+    :math:`m \in [-3, 0]` drawn for every (task, position, device): increasing, curved, and different for each.
+    :math:`s_t` is 1, and -1 for skip, which rises with position. The relevance of click enters as
+    :math:`.05 + .9 \gamma`. Every item is seen: there is no examination to estimate.
 
     Args:
-        eta: Strength of the fall with position, one for all devices or one each.
-        seed: Of the distortions themselves, apart from that of the log.
+        eta: Strength of the fall with position, one for all devices or one per device.
+        seed: Seed of the distortions, apart from that of the log.
     """
 
     eta: float | tuple[float, ...] = 0.6
@@ -225,7 +225,7 @@ class Distortion:
         return np.asarray(slope * logit + bend * np.tanh(logit - centre) + direction * offset)
 
     def act(self, shown: Shown) -> Outcome:
-        """Truth and labels of every shown item."""
+        """True probabilities and labels of every shown item."""
         click = np.float32(0.05) + np.float32(0.9) * GAIN[shown.grade]
         prob, label = {}, {}
         for task, relevance in {"click": click, **shown.relevance}.items():
@@ -236,7 +236,7 @@ class Distortion:
 
 
 def engage(shown: Shown, examination: Single, seen: Flags, attraction: Single) -> Outcome:
-    """Clicks and the other tasks of items that were seen or not, each given its chance when seen."""
+    """Clicks and the other tasks, from which items were seen and the probability of each task given that."""
     prob = {"click": examination * attraction}
     label = {"click": seen & (shown.draw["click"] < attraction)}
     for task, relevance in shown.relevance.items():
@@ -249,7 +249,7 @@ def engage(shown: Shown, examination: Single, seen: Flags, attraction: Single) -
 
 
 def cascade(shown: Shown, attraction: Single, after_click: Single, after_none: Single) -> Outcome:
-    """Read down the list: see the first, go on with ``after_click`` or ``after_none``; truth is the marginal chance."""
+    """Users read on with probability ``after_click`` or ``after_none``; true probabilities are marginal over that."""
     examination, seen = np.ones_like(attraction), np.ones(attraction.shape, dtype=np.bool_)
     click = shown.draw["click"] < attraction
     go_on = attraction * after_click + (1 - attraction) * after_none
@@ -261,7 +261,7 @@ def cascade(shown: Shown, attraction: Single, after_click: Single, after_none: S
 
 
 def expit(logit: Single) -> Single:
-    """Probability of a logit, in its precision.
+    """Probability of a logit, in the same precision.
 
     >>> expit(np.zeros(1, dtype=np.float32))
     array([0.5], dtype=float32)
@@ -278,6 +278,6 @@ def strengths(behaviour: Behaviour, devices: int) -> NDArray[np.float64]:
     eta = np.atleast_1d(np.asarray(behaviour.eta, dtype=np.float64))
     if len(eta) not in (1, devices) or not np.isfinite(eta).all() or (eta < 0).any():
         raise InputError(
-            f"eta: expected one number >= 0, or {devices} (one a device), got {behaviour.eta}; fix the count"
+            f"eta: expected one number >= 0, or {devices} (one per device), got {behaviour.eta}; fix the count"
         )
     return np.broadcast_to(eta, (devices,)).copy()

@@ -1,4 +1,4 @@
-"""A simulator must be tested too: measured rates, curves and correlations beside the formulas they should follow."""
+"""Tests of the simulator itself: measured rates, curves and correlations against the formulas they should follow."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _MODELS: tuple[Behaviour, ...] = (
     DependentClick(),
     Distortion(),
 )
-_SPREAD = 5.0  # standard errors a right simulator may stray
+_SPREAD = 5.0  # standard errors by which a correct simulator may deviate
 
 
 @dataclass(frozen=True)
 class Check:
-    """One measured number beside its formula."""
+    """One measured number and the value its formula gives."""
 
     name: str
     expected: float
@@ -49,11 +49,11 @@ class Check:
 
 
 def self_test(feed: Feed | None = None, *, sessions: int = 20_000, seed: int = 0) -> list[Check]:
-    """Check a feed, and each click model in its place, against the formulas; every ``.holds`` should be true.
+    """Check a feed, and the same feed with each click model, against the formulas; every ``.holds`` should be true.
 
-    That relevance falls with position under a logger that ranks by it and does not under one of pure noise; that grades
-    have their shares; that the examination of each model follows its curve; that every label comes at its true rate, at
-    every position.
+    The checks are: relevance falls with position under a logger that ranks by it, and does not under a logger of pure
+    noise; grades have their shares; the examination of each model follows its curve; every label occurs at its true
+    rate at every position.
 
     >>> all(check.holds for check in self_test(sessions=2_000))
     True
@@ -86,7 +86,7 @@ def _logging_checks(feed: Feed, sessions: int, seed: int) -> list[Check]:
         ),
     ]
     shares = np.bincount(by_noise["grade"], minlength=len(GRADE_SHARES)) / rows
-    # Items recur, so their grades are worth fewer rows than there are; 0.02 covers small catalogues.
+    # Items occur several times, so there are fewer independent grades than rows; 0.02 covers small catalogues.
     return checks + [
         Check(f"share of grade {y}", GRADE_SHARES[y], float(shares[y]), 0.02) for y in range(len(GRADE_SHARES))
     ]
@@ -109,7 +109,7 @@ def _rate_checks(name: str, feed: Feed, log: Columns) -> list[Check]:
 
 
 def _click_checks(feed: Feed, sessions: int, seed: int) -> list[Check]:
-    # Clicks by grade and position against the formula itself, not the column of truth.
+    # Clicks by grade and position against the formula itself, not against the column of true probabilities.
     checks = []
     k = np.arange(feed.positions)
     models: dict[str, Behaviour] = {"PositionBased": PositionBased(examination=None), "Trust": Trust()}
@@ -141,7 +141,7 @@ def _corr_of(log: Columns, name: str) -> float:
 
 
 def _grade_corr() -> float:
-    # How much of a correlation with latent relevance survives its rounding to grades.
+    # The correlation between latent relevance and its rounding to grades.
     rng = np.random.default_rng(0)
     latent = rng.standard_normal(200_000)
     cuts = np.quantile(latent, np.cumsum(GRADE_SHARES)[:-1])

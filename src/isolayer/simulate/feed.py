@@ -1,4 +1,4 @@
-"""The feed: sessions, candidates, a logging policy, users who act; plain columns out, the truth beside the labels."""
+"""The feed: sessions, candidates, a logging policy and users who act. A log has labels and true probabilities."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ Columns = dict[str, NDArray[Any]]
 Policy = Callable[[Single], Any]  # features [n, features] to scores [n], higher shown first
 
 DEVICES = (0.6, 0.3, 0.1)  # share of phone, desktop, tablet
-GRADE_SHARES = (0.50, 0.25, 0.15, 0.07, 0.03)  # of grades 0 .. 4, were latent relevance exactly normal; within .02
-PLATFORM_LOGIT = (0.0, 0.3, -0.3)  # ios, android, web: what each adds to the logit of a task but click
-_CHUNK = 8192  # sessions drawn together: enough to vectorise, few enough to stay in cache
+GRADE_SHARES = (0.50, 0.25, 0.15, 0.07, 0.03)  # of grades 0 .. 4 if latent relevance were exactly normal; within .02
+PLATFORM_LOGIT = (0.0, 0.3, -0.3)  # ios, android, web: added to the logit of every task except click
+_CHUNK = 8192  # sessions drawn at once: large enough to vectorise, small enough for the cache
 _CUTS = [NormalDist().inv_cdf(share) for share in np.cumsum(GRADE_SHARES)[:-1]]
 
 
 @dataclass(frozen=True)
 class Task:
-    r"""A task beside click, whose relevance is a sigmoid of latent relevance z and of a function of its own.
+    r"""A task other than click. Its relevance is a sigmoid of latent relevance z and of a function of its own.
 
     :math:`r_t = \sigma(\mathrm{logit}(rate) + slope\,(\sqrt{1 - own^2}\, z + own\, f_t(item)) + platform)`.
 
     Args:
-        name: Its column.
-        rate: Chance at average relevance, when seen.
-        slope: How steeply it rises with relevance; negative falls, as for skip.
-        own: Share of its latent that is a function of the features of its own, from 0 to 1.
-        after: The action it is conditional on: a downstream conversion happens only to rows with that action.
+        name: Name of its column.
+        rate: Probability at average relevance, given that the item is seen.
+        slope: How steeply it rises with relevance; negative if it falls, as skip does.
+        own: How much of its latent variable is its own function of the item, from 0 to 1.
+        after: The action it is conditional on: a downstream conversion occurs only in rows with that action.
     """
 
     name: str
@@ -77,9 +77,9 @@ class Logger:
 
     Args:
         relevance: Weight of the visible relevance, a function of the features.
-        spurious: Weight of the spurious feature, which is in the features and hardly matters to users.
-        informed: Weight of the part of relevance the features lack: a logger that knows more than the model.
-        grade: Weight of the true grade 0 .. 4 itself, visible part and hidden part together.
+        spurious: Weight of the spurious feature, which hardly matters to users.
+        informed: Weight of the part of relevance that is absent from the features: the logger knows more than a model.
+        grade: Weight of the true grade 0 .. 4, its visible and its hidden part together.
         noise: Weight of standard normal noise.
         temperature: Lists are drawn by Plackett-Luce with logits ``score / temperature`` (Gumbel noise and a sort);
             0 sorts by the score, deterministically.
@@ -114,12 +114,12 @@ class Logger:
 
 @dataclass(frozen=True)
 class Drift:
-    r"""What changes from one day to the next, day 0 being as constructed.
+    r"""What changes from day to day; on day 0 nothing has changed yet.
 
     Args:
         position_bias: The strength of the bias on day d is :math:`\eta\, e^{d \cdot position\_bias}`.
-        relevance: Visible relevance turns by this many radians a day towards another function of the items.
-        rate: Added to the logit of every task but click each day.
+        relevance: Visible relevance rotates by this many radians per day towards another function of the items.
+        rate: Added to the logit of every task except click, each day.
     """
 
     position_bias: float = 0.0
@@ -128,7 +128,7 @@ class Drift:
 
 
 class Candidates(NamedTuple):
-    """Sessions and what could be shown in them, before any ranking."""
+    """Sessions and the items that can be shown in them, before ranking."""
 
     session: Ids  # [sessions]
     user: Ids  # [sessions]
@@ -143,7 +143,7 @@ class Candidates(NamedTuple):
     grade: Grades
 
     def ranked(self, order: NDArray[np.intp]) -> Candidates:
-        """The same with the columns of every session in ``order``."""
+        """The same candidates with those of every session in ``order``."""
         moved = {
             name: np.take_along_axis(getattr(self, name), order, axis=1)
             for name in ("item", "visible", "spurious", "hidden", "latent", "grade")
@@ -153,16 +153,16 @@ class Candidates(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """A feed whose relevance and bias are known.
+    """A simulated feed whose relevance and bias are known.
 
     Args:
         population: Users and items.
-        logger: The policy that ranked the log.
+        logger: The policy that ranks the log.
         behaviour: How users act on a list.
-        tasks: Tasks beside click, those conditional on another after it.
+        tasks: Tasks other than click; a task that is conditional on another comes after it.
         positions: Length of a list; every candidate is shown.
-        days: Sessions are spread over so many days, in order.
-        drift: What changes with the days.
+        days: Number of days over which sessions are spread, in order.
+        drift: What changes from day to day.
 
     >>> log = Feed(population=Population(users=10, items=50)).log(sessions=3, seed=1)
     >>> log["features"].shape, log["position"][:12].tolist()
@@ -202,11 +202,12 @@ class Feed:
     def log(self, sessions: int, seed: int = 0, *, policy: Policy | None = None) -> Columns:
         """Columns of ``sessions * positions`` logged impressions, session by session in order of position.
 
-        ``policy``, a function of the features, ranks in place of the logger.
+        ``policy``, a function of the features, ranks instead of the logger.
 
-        ``features`` ``[n, features]``; ``session user item position device platform day``; a 0/1 column a task; and the
-        truth: ``grade``, ``relevance_<task>`` (chance with full attention; for click the gain of the grade),
-        ``examination``, ``prob_<task>`` (chance of that very label, given the list), ``logging_score``.
+        The columns are ``features`` ``[n, features]``; ``session user item position device platform day``; a 0/1 column
+        per task; and the truth: ``grade``, ``relevance_<task>`` (probability given full attention; for click the
+        gain of the grade), ``examination``, ``prob_<task>`` (probability of the label in the list as shown) and
+        ``logging_score``.
         """
         whole: Columns = {}
         filled = 0
@@ -220,7 +221,7 @@ class Feed:
         return whole
 
     def batches(self, sessions: int, seed: int = 0, *, policy: Policy | None = None) -> Iterator[Columns]:
-        """The log of :meth:`log` in pieces that fit in memory, the same rows."""
+        """The same rows as :meth:`log`, in pieces that fit in memory."""
         if sessions < 1:
             raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
         rng = np.random.default_rng(seed)
@@ -236,9 +237,9 @@ class Feed:
     def candidates(
         self, session: Ids, sessions: int, rng: np.random.Generator, *, users: tuple[int, int] = (0, 1)
     ) -> Candidates:
-        """Draw the sessions of these ids: who comes, by what device, and which distinct items could be shown.
+        """Draw the sessions of these ids: their users, devices and candidates, which are distinct items.
 
-        ``users=(a, m)`` draws only users whose id is ``a`` modulo ``m``, the arm of a test.
+        ``users=(a, m)`` draws only users whose id is ``a`` modulo ``m``: one arm of a test.
         """
         people, count = self.population, len(session)
         arm, arms = users
@@ -247,7 +248,9 @@ class Feed:
         platform = np.where(device == 1, 2, rng.integers(0, 2, count)).astype(np.int32)
         day = (session.astype(np.int64) * self.days // sessions).astype(np.int32)
         first = rng.integers(0, people.items, count)
-        stride = rng.integers(1, (people.items - 1) // self.positions + 1, count)  # K strides never come full circle
+        stride = rng.integers(
+            1, (people.items - 1) // self.positions + 1, count
+        )  # so few strides never wrap around to the first item
         item = ((first[:, None] + stride[:, None] * np.arange(self.positions)) % people.items).astype(np.int32)
         visible = self._visible(user, item, day)
         hidden = rng.standard_normal((count, self.positions), dtype=np.float32)
@@ -267,24 +270,24 @@ class Feed:
         return np.asarray(np.cos(turn) * visible + np.sin(turn) * self.population.novelty[item])
 
     def scores(self, policy: Policy, candidates: Candidates) -> Single:
-        """What a policy gives every candidate, ``[sessions, positions]``; a score that is missing or NaN is refused."""
+        """A policy's score of every candidate, ``[sessions, positions]``; missing or non-finite scores are refused."""
         features = self.population.features_of(candidates.user, candidates.item)
         score = np.asarray(policy(features), dtype=np.float32)
         if score.shape != (len(features),):
             raise InputError(
-                f"policy: expected one score a row, shape ({len(features)},), got {score.shape}; flatten it"
+                f"policy: expected one score per row, shape ({len(features)},), got {score.shape}; flatten it"
             )
         if not np.isfinite(score).all():
             raise InputError("policy: expected finite scores, got NaN or infinity; check the model")
         return score.reshape(candidates.item.shape)
 
     def draws(self, sessions: int, rng: np.random.Generator) -> dict[str, Single]:
-        """Uniform draws of one chunk: ``look`` by position, and one by item for every task."""
+        """Uniform draws for one chunk: ``look`` by position, and one by item for every task."""
         shape = (sessions, self.positions)
         return {name: rng.random(shape, dtype=np.float32) for name in ("look", *self.task_names)}
 
     def show(self, ranked: Candidates, draws: dict[str, Single]) -> Columns:
-        """Columns of what users do when shown the candidates in the order they stand."""
+        """Columns of what users do when they are shown the candidates in this order."""
         relevance = self._relevance(ranked)
         direct = {task.name: relevance[task.name] for task in self.tasks if task.after is None}
         curve = self._curves[ranked.device, ranked.day]
@@ -305,7 +308,7 @@ class Feed:
         return columns
 
     def _follow(self, outcome: Outcome, relevance: dict[str, Single], draws: dict[str, Single]) -> None:
-        # Downstream conversions: given the action they follow, attention plays no further part.
+        # Downstream conversions depend on the action they follow and no longer on attention.
         for task in self.tasks:
             if task.after is not None:
                 outcome.prob[task.name] = outcome.prob[task.after] * relevance[task.name]
@@ -323,7 +326,7 @@ class Feed:
 
     @cached_property
     def _own(self) -> dict[str, Single]:
-        # The part of each task's logit that is its own function of the item, [items].
+        # The part of each task's logit that is the task's own function of the item, [items].
         return {
             task.name: np.float32(task.slope * task.own) * self.population.direction(task.name) for task in self.tasks
         }

@@ -1,4 +1,4 @@
-"""Closed loop: policies rank, users act, metrics accrue by user, so that policies compare as in an A/B test."""
+"""Closed loop: policies rank, users act, and metrics are summed by user, so that policies compare as in an A/B test."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CHUNK = 8192
 
 @dataclass(frozen=True)
 class UserMetrics:
-    """What happened to every user of one arm, columns ``[users]``.
+    """Metrics of every user of one arm, columns ``[users]``.
 
     Args:
-        user: Ids, in order.
-        sessions: Sessions of each.
+        user: User ids, ascending.
+        sessions: Number of sessions of each user.
         totals: Events of each task, and ``dcg``: the sum over sessions of the true ``sum (2^y - 1) / log2(k + 2)``.
     """
 
@@ -30,7 +30,7 @@ class UserMetrics:
     totals: dict[str, NDArray[np.float64]]
 
     def per_session(self, metric: str) -> NDArray[np.float64]:
-        """Mean of a metric per session of each user who came, ``[users with a session]``: what a t-test compares."""
+        """Mean of a metric per session for each user with a session, ``[such users]``: what a t-test compares."""
         if metric not in self.totals:
             raise InputError(f"metric: expected one of {sorted(self.totals)}, got {metric!r}; choose one")
         came = self.sessions > 0
@@ -40,18 +40,18 @@ class UserMetrics:
 def closed_loop(
     feed: Feed, policies: Mapping[str, Policy], sessions: int, seed: int = 0, *, common_random_numbers: bool = False
 ) -> dict[str, UserMetrics]:
-    """Serve ``sessions`` sessions with each policy in place of the feed's logger, and return what its users did.
+    """Serve ``sessions`` sessions with each policy instead of the feed's logger, and return the metrics of its users.
 
-    By default every arm has users of its own, ``user % arms``, as in a real test: compare with an unpaired two-sided
-    t-test. With ``common_random_numbers`` every arm serves the same sessions to the same users, who look and like
-    alike: only the order differs, so a paired t-test over users sees far smaller effects.
+    By default every arm has its own users, ``user % arms``, as in a real test: compare arms with an unpaired two-sided
+    t-test. With ``common_random_numbers`` every arm serves the same sessions to the same users with the same random
+    draws. Only the order of items differs, so a paired t-test over users detects much smaller effects.
 
     Args:
-        feed: The world; its logger is not used.
-        policies: Arm to a function of features ``[n, features]`` that gives scores ``[n]``; higher is shown first.
-        sessions: Sessions of each arm.
-        seed: Of everything random.
-        common_random_numbers: Whether arms share sessions and draws.
+        feed: The simulated feed; its logger is not used.
+        policies: For each arm, a function from features ``[n, features]`` to scores ``[n]``; higher is shown first.
+        sessions: Number of sessions per arm.
+        seed: Seed of everything random.
+        common_random_numbers: Whether arms share sessions and random draws.
 
     >>> from isolayer.simulate import Population
     >>> feed = Feed(population=Population(users=40, items=100), tasks=())
@@ -65,7 +65,7 @@ def closed_loop(
         raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
     arms = 1 if common_random_numbers else len(policies)
     if feed.population.users < arms:
-        raise InputError(f"users: expected at least {arms}, one an arm, got {feed.population.users}; raise it")
+        raise InputError(f"users: expected at least {arms}, one per arm, got {feed.population.users}; raise it")
     return {
         name: _serve(feed, policy, sessions, [seed, number % arms], users=(number % arms, arms))
         for number, (name, policy) in enumerate(policies.items())
@@ -93,5 +93,5 @@ def _serve(feed: Feed, policy: Policy, sessions: int, seed: list[int], users: tu
 
 
 def _in_order(draw: NDArray[np.float32], order: NDArray[np.intp]) -> NDArray[np.float32]:
-    # A user's taste for an item stays with the item, wherever it is shown; attention stays with the position.
+    # The draw of a user's interest in an item moves with the item; the draw of attention stays with the position.
     return np.take_along_axis(draw, order, axis=1)

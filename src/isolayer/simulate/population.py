@@ -1,4 +1,4 @@
-"""Who uses the feed and what is in it: traits of users and items, and the latent relevance they imply."""
+"""Users and items: their traits, and the latent relevance that follows from them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _BILINEAR = 0.3  # share of the visible relevance's variance that comes from use
 
 @dataclass(frozen=True)
 class Population:
-    r"""Users and items with standard normal traits; the features of an impression are both.
+    r"""Users and items with standard normal traits; the features of an impression are those of both.
 
-    Columns of ``features`` are ``features // 3`` traits of the user, then traits of the item, the last of which is the
-    *spurious* one: an attribute with next to no bearing on relevance, by which a logging policy may rank all the same.
-    The visible relevance is the standard normal-like mixture
+    Columns of ``features`` are ``features // 3`` traits of the user, then traits of the item. The last of these is the
+    *spurious* one: it hardly affects relevance, yet a logging policy may rank by it. The visible relevance is
+    approximately standard normal,
 
     :math:`v = \sqrt{1 - \rho^2}\,(\sqrt{.7}\, a \cdot item + \sqrt{.3}\, user \cdot item / \sqrt d) + \rho\, spurious`,
 
-    and the true latent relevance :math:`z = \sqrt{1 - h^2}\, v + h\, \xi` with :math:`\xi` standard normal, absent from
-    the features.
+    and the true latent relevance is :math:`z = \sqrt{1 - h^2}\, v + h\, \xi` with :math:`\xi` standard normal and
+    absent from the features.
 
     Args:
         users: Number of users.
         items: Number of items.
-        features: Width of the features.
-        hidden: :math:`h`, how much of relevance the features lack, from 0 to 1.
+        features: Number of features.
+        hidden: :math:`h`, how much of relevance is absent from the features, from 0 to 1.
         spurious_relevance: :math:`\rho`, correlation of the spurious trait with visible relevance.
-        seed: Of the traits; logs have seeds of their own.
+        seed: Seed of the traits; logs have their own seeds.
 
     >>> Population(users=5, items=7, features=6).item_traits.shape
     (7, 4)
@@ -59,7 +59,7 @@ class Population:
 
     @property
     def user_columns(self) -> int:
-        """How many of the features are the user's."""
+        """Number of features that are traits of the user."""
         return self.features // 3
 
     @cached_property
@@ -75,7 +75,7 @@ class Population:
         return np.random.default_rng([self.seed, 2]).standard_normal(shape, dtype=np.float32)
 
     def direction(self, name: str) -> Single:
-        """A unit-variance function of the item's traits but the spurious one, fixed by its name, ``[items]``."""
+        """A unit-variance function of all item traits except the spurious one, determined by its name, ``[items]``."""
         return self._along(self._weights(name))
 
     def _weights(self, name: str) -> NDArray[np.float64]:
@@ -87,17 +87,17 @@ class Population:
 
     @cached_property
     def appeal(self) -> Single:
-        """The item's own part of visible relevance, ``[items]``."""
+        """The part of visible relevance that depends on the item alone, ``[items]``."""
         return self.direction("appeal")
 
     @cached_property
     def novelty(self) -> Single:
-        """What relevance drifts towards: another function of the item, independent of its appeal, ``[items]``."""
+        """The function of the item that relevance drifts towards, independent of its appeal, ``[items]``."""
         own, appeal = self._weights("novelty"), self._weights("appeal")
         return self._along(own - (own @ appeal) / (appeal @ appeal) * appeal)
 
     def visible(self, user: Ids, item: Ids) -> Single:
-        """Relevance that the features tell, about standard normal, for users ``[s]`` and items ``[s, k]``."""
+        """Relevance that the features determine, about standard normal, for users ``[s]`` and items ``[s, k]``."""
         d, rho = self.user_columns, self.spurious_relevance
         affinity = np.einsum("skd,sd->sk", self.item_traits[:, :d][item], self.user_traits[user])
         own = math.sqrt((1 - _BILINEAR) * (1 - rho**2)) * self.appeal[item]
@@ -105,11 +105,11 @@ class Population:
         return np.asarray(own + both + rho * self.spurious(item), dtype=np.float32)
 
     def spurious(self, item: Ids) -> Single:
-        """The spurious trait of items, of their shape."""
+        """The spurious trait of each item, in the shape of ``item``."""
         return self.item_traits[:, -1][item]
 
     def features_of(self, user: Ids, item: Ids) -> Single:
-        """Features of users ``[s]`` before items ``[s, k]``, ``[s * k, features]``."""
+        """Features of users ``[s]`` shown items ``[s, k]``, ``[s * k, features]``."""
         out = np.empty((*item.shape, self.features), dtype=np.float32)
         out[..., : self.user_columns] = self.user_traits[user][:, None]
         out[..., self.user_columns :] = self.item_traits[item]

@@ -1,4 +1,4 @@
-"""Named feeds for benchmarks of debiasing: the loggers under which bias harms, and those under which it helps."""
+"""Named feeds for debiasing benchmarks: loggers under which position bias harms ranking, and loggers where it helps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def debias_feed(
 ) -> Feed:
     """One cell of the debiasing benchmark: lists of 10 documents with grades 0 .. 4, clicks only.
 
-    ``logger="spurious"``: it ranks by a feature that is in the features and nearly irrelevant. Whoever learns from the
-    clicks without regard to position learns that feature. ``logger="informed"``: it ranks by ``.7 grade + .35 noise``,
-    where part of the grade is absent from the features, so position itself tells of relevance and the naive model gains
-    by it. Lists are drawn by Plackett-Luce; ``deterministic`` sorts instead, and each score has one position only.
+    With ``logger="spurious"`` the logger ranks by one of the features that is nearly irrelevant. A model that learns
+    from clicks without regard to position learns that feature. With ``logger="informed"`` it ranks by
+    ``.7 grade + .35 noise``, and part of the grade is absent from the features, so position itself carries information
+    about relevance and the naive model gains from it. Lists are drawn by Plackett-Luce; ``deterministic`` sorts
+    instead, so that each score has one position only.
 
     Train on ``feed.log(15_000, seed=...)``; test nDCG@10 against ``grade`` on a log of another seed.
 

@@ -6,8 +6,9 @@ import ibis
 import numpy as np
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.export.dialects import DIALECTS
+from isolayer.curves.export.sql import to_sql
 from isolayer.grid import Grid
-from isolayer.tables.apply import DIALECTS, to_sql
 from isolayer.tables.histogram_query import ColumnSpec, grouped
 
 FOLDER = Path(__file__).parent / "sql"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from curve_examples import GRID, columns, fitted, questions
 
+from isolayer.curves.export.sql import to_sql
 from isolayer.fitting.histogram import Histogram
-from isolayer.tables.apply import to_sql
 from isolayer.tables.histogram_query import ColumnSpec, fold_of, grouped
 
 TYPES = {

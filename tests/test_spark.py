@@ -11,9 +11,10 @@ import pytest
 from curve_examples import GRID, columns, fitted, questions
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.export.sql import to_sql
 from isolayer.fitting.histogram import Histogram
 from isolayer.metrics import BinSums, SegmentSums, Sums
-from isolayer.tables.apply import apply_table, to_sql
+from isolayer.tables.apply import apply_table
 from isolayer.tables.histogram_query import ColumnSpec, fold_of, histogram_of
 
 pytestmark = [

@@ -45,7 +45,6 @@ _OFFERED = {
     "segment_sums_of": "isolayer.tables.metrics_query",
     "sums_of": "isolayer.tables.metrics_query",
     "to_layer": "isolayer.nn.convert",
-    "to_sql": "isolayer.tables.apply",
     "write_fitted": "isolayer.report",
 }
 

@@ -1,118 +1,58 @@
-WITH "isolayer_keys" AS (SELECT * FROM (VALUES
-('tv',NULL,1,1),
-('web',NULL,1,2),
-('web',0,2,3)
-) AS t("device", "position", "isolayer_level", "isolayer_base")), "isolayer_cells" AS (SELECT * FROM (VALUES
-(0,-2.0E0,2.5E0,1.5E0),
+WITH isolayer_cells AS (SELECT * FROM (VALUES
+(CAST(0 AS BIGINT),CAST(-2.0E0 AS DOUBLE PRECISION),CAST(2.5E0 AS DOUBLE PRECISION),CAST(1.5E0 AS DOUBLE PRECISION)),
 (1,-3.0E0,3.0E0,1.5E0),
 (2,-2.5E0,2.75E0,2.25E0),
 (3,-1.0E0,1.75E0,3.25E0)
-) AS t("isolayer_at", "isolayer_v", "isolayer_r0", "isolayer_r1"))
-SELECT
-  "t13"."id",
-  "t13"."score",
-  "t13"."device",
-  "t13"."position",
-  CASE
-    WHEN (
-      "t13"."score" - "t13"."score"
-    ) = 0.0
-    THEN CAST(1.0 AS DOUBLE PRECISION) / (
-      1.0 + EXP(
-        -(
-          LEAST(
-            GREATEST(
-              "t3"."isolayer_v" + (
-                LEAST("t13"."isolayer_into", 1.0) * "t3"."isolayer_r0"
-              ) + (
-                GREATEST("t13"."isolayer_into" - 1.0, 0.0) * "t3"."isolayer_r1"
-              ) + "t13"."isolayer_outside",
-              -700.0
-            ),
-            36.0
-          )
-        )
-      )
-    )
-    ELSE CAST(NULL AS DOUBLE PRECISION)
-  END AS "calibrated_prob"
-FROM (
+) AS t(cell, v, r0, r1)),
+isolayer_level_1 AS (SELECT * FROM (VALUES
+(CAST(1 AS BIGINT),CAST('tv' AS TEXT)),
+(2,'web')
+) AS t(curve, k)),
+isolayer_level_2 AS (SELECT * FROM (VALUES
+(CAST(3 AS BIGINT),CAST(2 AS BIGINT),CAST(0 AS BIGINT))
+) AS t(curve, parent, k)),
+isolayer_rows AS (
   SELECT
-    "t11"."id",
-    "t11"."score",
-    "t11"."device",
-    "t11"."position",
-    "t11"."isolayer_group",
-    "t11"."isolayer_into",
-    "t11"."isolayer_outside",
-    "t11"."isolayer_base_1",
-    "t11"."isolayer_base_2",
-    COALESCE("t11"."isolayer_base_2", "t11"."isolayer_base_1", 0) + "t11"."isolayer_group" AS "isolayer_cell"
-  FROM (
-    SELECT
-      "t10"."id",
-      "t10"."score",
-      "t10"."device",
-      "t10"."position",
-      "t10"."isolayer_group",
-      "t10"."isolayer_into",
-      "t10"."isolayer_outside",
-      "t6"."isolayer_base_1",
-      "t7"."isolayer_base_2"
-    FROM (
-      SELECT
-        "t8"."id",
-        "t8"."score",
-        "t8"."device",
-        "t8"."position",
-        "t8"."isolayer_group",
-        "t8"."isolayer_into" - (
-          "t8"."isolayer_group" * 2
-        ) AS "isolayer_into",
-        "t8"."isolayer_outside"
-      FROM (
-        SELECT
-          "t1"."id",
-          "t1"."score",
-          "t1"."device",
-          "t1"."position",
-          CAST(CASE
-            WHEN (
-              "t1"."score" - "t1"."score"
-            ) = 0.0
-            THEN CAST(FLOOR(LEAST((
-              LEAST(GREATEST("t1"."score", -2.0), 2.0) - -2.0
-            ) * 0.5 * 0.5, 0.5)) AS BIGINT)
-            ELSE 0
-          END AS INT) AS "isolayer_group",
-          (
-            LEAST(GREATEST("t1"."score", -2.0), 2.0) - -2.0
-          ) * 0.5 AS "isolayer_into",
-          "t1"."score" - LEAST(GREATEST("t1"."score", -2.0), 2.0) AS "isolayer_outside"
-        FROM logs AS "t1"
-      ) AS "t8"
-    ) AS "t10"
-    LEFT OUTER JOIN (
-      SELECT
-        "t2"."device" AS "isolayer_key_0",
-        "t2"."isolayer_base" AS "isolayer_base_1"
-      FROM "isolayer_keys" AS "t2"
-      WHERE
-        "t2"."isolayer_level" = 1
-    ) AS "t6"
-      ON "t10"."device" = "t6"."isolayer_key_0"
-    LEFT OUTER JOIN (
-      SELECT
-        "t2"."device" AS "isolayer_key_0",
-        "t2"."position" AS "isolayer_key_1",
-        "t2"."isolayer_base" AS "isolayer_base_2"
-      FROM "isolayer_keys" AS "t2"
-      WHERE
-        "t2"."isolayer_level" = 2
-    ) AS "t7"
-      ON "t10"."device" = "t7"."isolayer_key_0"
-      AND "t10"."position" = "t7"."isolayer_key_1"
-  ) AS "t11"
-) AS "t13"
-INNER JOIN "isolayer_cells" AS "t3"
-  ON "t13"."isolayer_cell" = "t3"."isolayer_at"
+    isolayer_source."id",
+    isolayer_source."score",
+    isolayer_source."device",
+    isolayer_source."position",
+    CAST(1E0 * isolayer_source."score" AS DOUBLE PRECISION) AS isolayer_score,
+    isolayer_source."device" AS isolayer_context_1,
+    CASE WHEN CAST(pg_typeof(isolayer_source."position") AS TEXT) ~ '^(smallint|integer|bigint|numeric|real|double precision)$' THEN isolayer_source."position" ELSE CAST('context position: expected integers as when fitted, got ' || CAST(pg_typeof(isolayer_source."position") AS TEXT) || '; convert the column' AS BIGINT) END AS isolayer_context_2
+  FROM logs AS isolayer_source
+),
+isolayer_marked AS (
+  SELECT
+    *,
+    CASE WHEN isolayer_score - isolayer_score = 0E0 THEN 1 ELSE 0 END AS isolayer_usable,
+    CASE WHEN isolayer_score - isolayer_score = 0E0 THEN isolayer_score ELSE 0E0 END AS isolayer_logit
+  FROM isolayer_rows
+),
+isolayer_placed AS (
+  SELECT
+    *,
+    (LEAST(GREATEST(isolayer_logit, -2.0E0), 2.0E0) - -2.0E0) * 0.5E0 AS isolayer_place,
+    isolayer_logit - LEAST(GREATEST(isolayer_logit, -2.0E0), 2.0E0) AS isolayer_outside
+  FROM isolayer_marked
+),
+isolayer_grouped AS (
+  SELECT
+    *,
+    CAST(FLOOR(LEAST(isolayer_place / 2.0E0, 0.5E0)) AS BIGINT) AS isolayer_group
+  FROM isolayer_placed
+),
+isolayer_found AS (
+  SELECT r.*, COALESCE(l2.curve, l1.curve, 0) * 1 + r.isolayer_group AS isolayer_cell
+  FROM isolayer_grouped AS r
+  LEFT JOIN isolayer_level_1 AS l1 ON l1.k = r.isolayer_context_1
+  LEFT JOIN isolayer_level_2 AS l2 ON l2.k = r.isolayer_context_2 AND l2.parent = l1.curve
+)
+SELECT
+  r."id",
+  r."score",
+  r."device",
+  r."position",
+  CASE WHEN r.isolayer_usable = 1 THEN 1E0 / (1E0 + EXP(-LEAST(GREATEST(c.v + LEAST((r.isolayer_place - r.isolayer_group * 2.0E0), 1E0) * c.r0 + GREATEST((r.isolayer_place - r.isolayer_group * 2.0E0) - 1.0E0, 0E0) * c.r1 + r.isolayer_outside, -700.0E0), 36.0E0))) END AS "calibrated_prob"
+FROM isolayer_found AS r
+INNER JOIN isolayer_cells AS c ON c.cell = r.isolayer_cell

@@ -45,13 +45,13 @@ def read(log: str) -> Any:
 
 
 def _table(pattern: str, kind: str) -> Any:
-    import ibis
+    from isolayer.tables.sources import engine
 
     if kind in (".csv", ".tsv"):
-        return ibis.read_csv(pattern)
+        return engine().read_csv(pattern)
     if kind in (".json", ".ndjson", ".jsonl"):
-        return ibis.read_json(pattern)
-    return ibis.read_parquet(pattern)
+        return engine().read_json(pattern)
+    return engine().read_parquet(pattern)
 
 
 def _in_memory(stream: BinaryIO, name: str) -> Any:

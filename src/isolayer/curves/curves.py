@@ -235,8 +235,10 @@ class Curves:
         return offered("apply_table")(self, table, score=score, prob=prob)
 
     def to_sql(self, dialect: str = "duckdb", *, table: str = "scores", score: str = "score") -> str:
-        """One statement that calibrates a table; see :func:`isolayer.tables.apply.to_sql`, which has more options."""
-        return str(offered("to_sql")(self, dialect, table=table, score=score))
+        """One statement that calibrates a table; see :func:`isolayer.curves.export.sql.to_sql`, with more options."""
+        from isolayer.curves.export.sql import to_sql
+
+        return to_sql(self, dialect, table=table, score=score)
 
     def to_onnx(self, path: str | PathLike[str]) -> None:
         """Write an ONNX model, compared before it is kept; see :func:`isolayer.curves.export.onnx.to_onnx`."""

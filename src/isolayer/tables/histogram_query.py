@@ -30,6 +30,7 @@ from isolayer.tables.sources import (
     Table,
     Value,
     as_table,
+    backend_of,
     collect,
     double,
     finite,
@@ -196,8 +197,9 @@ def sample_query(source: Any, spec: ColumnSpec) -> str:
     table = table if lasting or is_relation(source) else ibis.table(table.schema(), name="frame")
     good = ibis.and_(*(rule for _, rule in _rules(table, spec, _plain_weight(table, spec))))
     bad = table.filter(~good.fill_null(False)).limit(10)
-    query = re.sub(r"\s+", " ", str(ibis.to_sql(bad)))
-    return _from_files(query, ibis.get_backend(table)) if lasting else query
+    backend = backend_of(table)
+    query = re.sub(r"\s+", " ", str(ibis.to_sql(bad, dialect=backend.name)))
+    return _from_files(query, backend) if lasting else query
 
 
 def _from_files(query: str, backend: Any) -> str:

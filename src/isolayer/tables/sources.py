@@ -1,20 +1,22 @@
 """Sources: what holds rows, and how an expression is run where they are.
 
 A *source* is an Ibis table of any backend, a Parquet path, glob or folder, a DuckDB relation, or a frame (pandas,
-polars, pyarrow, a dict of columns). Ibis's default backend, an embedded DuckDB, reads paths and frames. What the
-columns mean is not known here.
+polars, pyarrow, a dict of columns). Paths, frames and Ibis's memtables have no engine of their own: an embedded DuckDB
+reads them. What the columns mean is not known here.
 """
 
 from __future__ import annotations
 
 import glob
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import ibis
+import ibis.expr.operations as ops
 import pyarrow as pa
 
 from isolayer.errors import InputError
@@ -22,24 +24,80 @@ from isolayer.errors import InputError
 Table = Any  # an Ibis table; Ibis has no types to check against
 Value = Any  # an Ibis column or scalar
 
-ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that is run on it
+ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that is run on it; hides a table's name
+
+_CASE_SENSITIVE = ("postgres", "snowflake", "polars")  # backends that tell columns apart which differ in case only
+
+
+class _PerThread(threading.local):
+    """The embedded DuckDB of a thread."""
+
+    backend: Any = None
+
+
+_embedded = _PerThread()
+
+
+def engine() -> Any:
+    """The embedded DuckDB as an Ibis backend: one database, and a connection of its own for every thread.
+
+    A connection of DuckDB serves one call at a time and refuses a second. Ibis's default backend is one connection for
+    all threads, which is also still open when the interpreter ends, of which DuckDB complains at length.
+
+    >>> engine() is engine()
+    True
+    """
+    if _embedded.backend is None:
+        import duckdb
+
+        _embedded.backend = ibis.duckdb.from_connection(duckdb.connect(":memory:isolayer"))
+    return _embedded.backend
+
+
+def backend_of(table: Table) -> Any:
+    """The backend that an Ibis table belongs to; the embedded DuckDB for a table in memory, which belongs to none.
+
+    >>> backend_of(ibis.memtable(pa.table({"a": [1]}))) is engine()
+    True
+    """
+    found = table.op().find((ops.DatabaseTable, ops.SQLQueryResult))
+    return found[0].source if found else engine()
 
 
 def as_table(source: Any) -> Table:
-    """The Ibis table of a source that is not a DuckDB relation; paths and frames are read by Ibis's default, DuckDB."""
-    if isinstance(source, ibis.Table):
-        return source
+    """The Ibis table of a source that is not a DuckDB relation.
+
+    >>> as_table(pa.table({"ctx": [1], "CTX": [2]}))
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: columns: expected names that differ in more than case, which duckdb does not see, got
+    'ctx' and 'CTX'; rename one
+    """
     if isinstance(source, str | Path):
-        with warnings.catch_warnings():  # Ibis asks DuckDB by a name that DuckDB 2 deprecates: nobody's to repair here
+        with warnings.catch_warnings():  # Ibis calls DuckDB by a name that DuckDB 2 deprecates: not ours to repair
             warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-            return ibis.read_parquet(pattern_of(str(source)))
+            return engine().read_parquet(pattern_of(str(source)))
     try:
-        return ibis.memtable(_arrow(source))
-    except (TypeError, ValueError, pa.ArrowException) as error:
+        table = source if isinstance(source, ibis.Table) else ibis.memtable(_arrow(source))
+    except (TypeError, ValueError, pa.ArrowException, ibis.common.exceptions.IbisError) as error:
         raise InputError(
             "table: expected an Ibis table, a Parquet path, a DuckDB relation or a frame, got "
             f"{type(source).__name__} ({error}); convert it"
         ) from error
+    refuse_twins(table.columns, backend_of(table).name)
+    return table
+
+
+def refuse_twins(columns: Iterable[str], backend: str) -> None:
+    """Raise when two columns differ in case only, in an engine that takes one for the other."""
+    seen = dict[str, str]()
+    for name in () if backend in _CASE_SENSITIVE else columns:
+        twin = seen.setdefault(name.casefold(), name)
+        if twin != name:
+            raise InputError(
+                f"columns: expected names that differ in more than case, which {backend} does not see, got {twin!r} "
+                f"and {name!r}; rename one"
+            )
 
 
 def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
@@ -50,7 +108,8 @@ def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
     """
     if is_relation(source):
         return relation_query(source, ask(unbound(source))).to_arrow_table()
-    return ask(as_table(source)).to_pyarrow()
+    expression = ask(as_table(source))
+    return backend_of(expression).to_pyarrow(expression)
 
 
 def is_relation(source: Any) -> bool:

@@ -1,0 +1,198 @@
+"""What six dialects of SQL write differently: names, strings, numbers, tables of values, types of columns.
+
+What a statement means is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+INTEGER_LIMIT = 2**63
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one dialect is written.
+
+    Args:
+        types: The types of doubles, integers, strings and booleans, by ``d``, ``i``, ``U`` and ``b``.
+        quote: The character around a name.
+        backslash: Whether a backslash in a string escapes, so that it must be doubled.
+        variables: Whether ``${name}`` is replaced even inside strings, so that a dollar must be escaped.
+        folds: Whether columns that differ in case only are the same.
+        is_nan: Whether the double ``{}`` is NaN.
+        type_of: The name of the type of ``{}``; empty where the engine itself refuses to compare strings with numbers.
+        matches: Whether the first ``{}`` matches the regular expression in the second.
+        refuse: A value that raises the message ``{}``.
+        accepted: Types of columns, as regular expressions, that hold numbers ``n`` and keys ``i``, ``U`` and ``b``.
+        floats: Names of the types of single and double precision, which hold keys only up to 2**24 and 2**53.
+        structs: Whether rows are written as an array of structs.
+        most: How many rows one list of values may have; 0 for any number.
+    """
+
+    types: Mapping[str, str]
+    quote: Literal['"', "`"] = '"'
+    backslash: bool = False
+    variables: bool = False
+    folds: bool = True
+    is_nan: str = "is_nan({})"
+    type_of: str = ""
+    matches: str = ""
+    refuse: str = ""
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    floats: tuple[str, str] = ("", "")
+    structs: bool = False
+    most: int = 0
+
+    def name(self, name: str) -> str:
+        """A quoted name.
+
+        >>> print(DIALECTS["duckdb"].name('a"b'), DIALECTS["spark"].name("a`b"))
+        "a""b" `a``b`
+        """
+        if self.structs:  # BigQuery
+            inside = name.replace("\\", "\\\\").replace("`", "\\`")
+        else:
+            inside = name.replace(self.quote, self.quote * 2)
+        return f"{self.quote}{inside}{self.quote}"
+
+    def literal(self, value: Any) -> str:
+        """A string, a boolean, an integer or a double, each told from the others.
+
+        >>> print(*(DIALECTS["postgres"].literal(value) for value in ("it's", True, -7, 0.1)))
+        'it''s' TRUE -7 0.1E0
+        """
+        if isinstance(value, str):
+            return self._string(value)
+        if isinstance(value, bool):
+            return "TRUE" if value else "FALSE"
+        if isinstance(value, int):  # the smallest integer, as text, is the negative of one that is too large
+            return str(value) if value > -INTEGER_LIMIT else f"({value + 1} - 1)"
+        return double(value)
+
+    def _string(self, value: str) -> str:
+        if not self.backslash:
+            return "'" + value.replace("'", "''") + "'"
+        escapes: dict[str, str | int | None] = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r"}
+        if self.variables:
+            escapes["$"] = "\\u0024"
+        return "'" + value.translate(str.maketrans(escapes)) + "'"
+
+    def nan(self, value: str) -> str:
+        """Whether a number of any type is NaN."""
+        return self.is_nan.format(f"CAST({value} AS {self.types['d']})")
+
+    def checked(self, column: str, kind: str, rule: str, remedy: str, largest: int = 0) -> str:
+        """A column, or an error in words if its type is another; as it is where the engine sees to that.
+
+        Args:
+            column: The column.
+            kind: ``n`` for numbers, or the kind of keys that it is compared with.
+            rule: What was expected.
+            remedy: What to do.
+            largest: The largest key, which floats may be too coarse for.
+        """
+        if kind not in self.accepted:
+            return column
+        fits = [name for name, bits in zip(self.floats, (24, 53), strict=True) if largest < 2**bits]
+        accepted = "|".join([self.accepted[kind], *(fits if kind in "ni" else [])])
+        given = self.type_of.format(column)
+        message = f"{self._string(f'{rule}, got ')} || {given} || {self._string(f'; {remedy}')}"
+        good = self.matches.format(given, self._string(f"^({accepted})$"))
+        return f"CASE WHEN {good} THEN {column} ELSE {self.refuse.format(message)} END"
+
+    def table(self, columns: Mapping[str, tuple[str, Sequence[Any]]]) -> str:
+        """A query that gives rows of values.
+
+        Args:
+            columns: Type and values of each column by its name, which is not quoted.
+        """
+        rows = list(zip(*([self.literal(value) for value in values] for _, values in columns.values()), strict=True))
+        return "\nUNION ALL ".join(self._rows(columns, some) for some in _chunks(rows, self.most))
+
+    def _rows(self, columns: Mapping[str, tuple[str, Sequence[Any]]], rows: Sequence[Sequence[str]]) -> str:
+        # The first row says the types of all.
+        kinds = [self.types[kind] for kind, _ in columns.values()]
+        first = [f"CAST({value} AS {kind})" for value, kind in zip(rows[0], kinds, strict=True)]
+        rest = "".join(f",\n({','.join(row)})" for row in rows[1:])
+        if self.structs:
+            fields = ", ".join(f"{value} AS {name}" for value, name in zip(first, columns, strict=True))
+            return f"SELECT * FROM UNNEST([STRUCT({fields}){rest}])"
+        return f"SELECT * FROM (VALUES\n({','.join(first)}){rest}\n) AS t({', '.join(columns)})"
+
+
+def double(value: float) -> str:
+    """A number that every engine reads as this very double: with an exponent it is no decimal.
+
+    >>> double(-17), double(1e-15)
+    ('-17.0E0', '1e-15')
+    """
+    text = repr(float(value))
+    return text if "e" in text else f"{text}E0"
+
+
+def _chunks(rows: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+    size = most or len(rows)
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _types(double: str, integer: str, string: str, boolean: str = "BOOLEAN") -> dict[str, str]:
+    return {"d": double, "i": integer, "U": string, "b": boolean}
+
+
+_DUCKDB_NUMBERS = 'U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|"NULL"'
+_SPARK_NUMBERS = "tinyint|smallint|int|bigint|decimal.*|void"
+
+DIALECTS = {
+    "duckdb": Dialect(
+        _types("DOUBLE", "BIGINT", "VARCHAR"),
+        # DuckDB 2 answers isnan from the least and largest value that a Parquet file notes, which leave NaN out.
+        is_nan="NOT ({0} - {0} = 0E0 OR isinf({0}))",
+        type_of="typeof({})",
+        matches="regexp_full_match({}, {})",
+        refuse="error({})",
+        accepted={
+            "n": _DUCKDB_NUMBERS,
+            "i": _DUCKDB_NUMBERS,
+            "U": 'VARCHAR|ENUM.*|"NULL"',
+            "b": 'BOOLEAN|"NULL"',
+        },
+        floats=("FLOAT", "DOUBLE"),
+    ),
+    "spark": Dialect(
+        _types("DOUBLE", "BIGINT", "STRING"),
+        quote="`",
+        backslash=True,
+        variables=True,
+        is_nan="isnan({})",
+        type_of="typeof({})",
+        matches="{} RLIKE {}",
+        refuse="raise_error({})",
+        accepted={"n": _SPARK_NUMBERS, "i": _SPARK_NUMBERS, "U": "string|(var)?char.*|void", "b": "boolean|void"},
+        floats=("float", "double"),
+    ),
+    "bigquery": Dialect(
+        _types("FLOAT64", "INT64", "STRING", "BOOL"), quote="`", backslash=True, is_nan="IS_NAN({})", structs=True
+    ),
+    "snowflake": Dialect(
+        _types("DOUBLE", "BIGINT", "VARCHAR"),
+        backslash=True,
+        folds=False,
+        is_nan="{} = CAST('NaN' AS DOUBLE)",
+        most=10_000,
+    ),
+    "trino": Dialect(_types("DOUBLE", "BIGINT", "VARCHAR")),
+    "postgres": Dialect(
+        _types("DOUBLE PRECISION", "BIGINT", "TEXT"),
+        folds=False,
+        is_nan="{} = CAST('NaN' AS DOUBLE PRECISION)",
+        type_of="CAST(pg_typeof({}) AS TEXT)",
+        matches="{} ~ {}",
+        refuse="CAST({} AS BIGINT)",
+        accepted={"i": "smallint|integer|bigint|numeric"},
+        floats=("real", "double precision"),
+    ),
+}

@@ -1,0 +1,253 @@
+r"""Curves as one SQL statement in plain text, for six dialects; nothing beyond the core is needed to write it.
+
+The statement is a chain of common table expressions. The curves are written in two kinds of tables: the levels of
+:mod:`isolayer.curves.export.levels`, which lead from a context to a curve, and *cells*, each with the value at the
+start of a few buckets and the rises of these. Then come the rows, the place of their scores on the grid, the curve of
+each row, and the probability.
+
+Engines differ in how they compare, order and convert NULL and NaN, and in what they quietly convert. None of that is
+relied upon: a score that cannot be used is marked first and counts as 0 until the end, so that all arithmetic is on
+finite numbers; a missing context matches by a mark, so that every join is on equality; and where an engine would
+compare a string with a number, the statement asks for the type of the column and refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isolayer.curves.curves import NEAR, Curves, Floats
+from isolayer.curves.export.dialects import DIALECTS, Dialect
+from isolayer.curves.export.dialects import double as _double
+from isolayer.curves.export.levels import Level, levels
+from isolayer.errors import InputError
+from isolayer.fitting.categories import KINDS
+
+_PACK = 5  # buckets per cell: a cell's number and value cost about twenty characters
+_FILLERS = {"i": 0, "b": False, "U": "", None: False}  # what stands for a missing key, beside the mark that it is
+
+
+def to_sql(
+    curves: Curves,
+    dialect: str = "duckdb",
+    *,
+    table: str = "scores",
+    score: str = "score",
+    prob: str = "calibrated_prob",
+    keep: Sequence[str] = (),
+) -> str:
+    """One statement that calibrates a table, with the curves written inside it.
+
+    Its length grows by about 2 kB per curve; for very many curves use :func:`isolayer.tables.apply.apply_table`.
+
+    Args:
+        curves: The fitted curves.
+        dialect: ``"duckdb"``, ``"spark"``, ``"bigquery"``, ``"snowflake"``, ``"trino"`` or ``"postgres"``.
+        table: The table to read, as it is written in a FROM clause.
+        score: Its score column. Column names are quoted exactly as they are given.
+        prob: Name of the new column, NULL where a score cannot be used.
+        keep: Further columns to hand on, besides the score and the contexts.
+
+    >>> from isolayer.grid import Grid
+    >>> to_sql(Curves.identity(Grid()), "postgres", table="logs").splitlines()[-1]
+    'INNER JOIN isolayer_cells AS c ON c.cell = r.isolayer_cell'
+    """
+    if dialect not in DIALECTS:
+        raise InputError(f"dialect: expected one of {', '.join(DIALECTS)}, got {dialect!r}; choose one")
+    walk = levels(curves)
+    columns = list(dict.fromkeys([*keep, score, *curves.contexts]))
+    _check_names(columns, prob, dialect)
+    own = own_prefix([*columns, prob], table)
+    statement = _Statement(curves, walk, DIALECTS[dialect], own, columns)
+    parts = ",\n".join(f"{name} AS ({body})" for name, body in statement.parts(table, score).items())
+    return f"WITH {parts}\n{statement.answer(prob)}"
+
+
+def cells_of(values: Floats, pack: int) -> tuple[Floats, Floats]:
+    """Curves cut into cells of several buckets each: the value at the start of each, and the rises of its buckets.
+
+    Args:
+        values: Values at the knots, shape ``[curves, knots]``.
+        pack: Buckets per cell; the last cell of a curve may have fewer, and rises of 0.
+
+    Returns:
+        Starts ``[curves * cells]`` and rises ``[curves * cells, pack]``.
+
+    >>> start, rise = cells_of(np.array([[0.0, 1.0, 3.0, 3.5]]), pack=2)
+    >>> start.tolist(), rise.tolist()
+    ([0.0, 3.0], [[1.0, 2.0], [0.5, 0.0]])
+    """
+    rows, knots = values.shape
+    width = -(-(knots - 1) // pack)
+    rise = np.zeros((rows, width * pack))
+    rise[:, : knots - 1] = np.diff(values)
+    return values[:, : knots - 1 : pack].reshape(-1), rise.reshape(-1, pack)
+
+
+def own_prefix(columns: Iterable[str], table: str = "") -> str:
+    """What names of our own begin with, so that none of them is a column or a table of the user.
+
+    >>> own_prefix(["score"]), own_prefix(["score", "Isolayer_v"])
+    ('isolayer', 'isolayer2')
+    """
+    taken, number = " ".join([*columns, table]).casefold(), 1
+    while f"isolayer{number if number > 1 else ''}_" in taken:
+        number += 1
+    return f"isolayer{number if number > 1 else ''}"
+
+
+def _check_names(columns: Sequence[str], prob: str, dialect: str) -> None:
+    seen = dict[str, str]()
+    for name in (*columns, prob):
+        folded = name.casefold() if DIALECTS[dialect].folds else name
+        if folded in seen:
+            raise InputError(
+                f"columns: expected names that {dialect} tells apart, got {seen[folded]!r} and {name!r}; rename one, "
+                "or choose another prob"
+            )
+        seen[folded] = name
+        if DIALECTS[dialect].variables and "${" in name:
+            raise InputError(f"columns: expected no ${{ in a name, which {dialect} replaces, got {name!r}; rename it")
+
+
+class _Statement(NamedTuple):
+    """The parts of a statement. Columns of our own begin with ``own`` wherever columns of the user are beside them."""
+
+    curves: Curves
+    walk: list[Level]
+    dialect: Dialect
+    own: str
+    columns: list[str]
+
+    @property
+    def pack(self) -> int:
+        return min(_PACK, self.curves.grid.buckets - 1)
+
+    @property
+    def width(self) -> int:
+        """Cells per curve."""
+        return -(-(self.curves.grid.buckets - 1) // self.pack)
+
+    def parts(self, table: str, score: str) -> dict[str, str]:
+        """The common table expressions by their names, in order."""
+        own, written = self.own, {f"{self.own}_cells": self.cells()}
+        written |= {f"{own}_level_{depth}": self.level(depth) for depth in range(1, len(self.walk) + 1)}
+        chain = [("rows", self.rows(table, score)), ("marked", self.marked())]
+        if self.curves.scale == "prob":
+            chain.append(("logits", self.logits()))
+        chain += [("placed", self.placed(chain[-1][0])), ("grouped", self.grouped()), ("found", self.found())]
+        return written | {f"{own}_{name}": f"\n  {body}\n" for name, body in chain}
+
+    def cells(self) -> str:
+        start, rise = cells_of(self.curves.values, self.pack)
+        columns = {"cell": ("i", range(len(start))), "v": ("d", start.tolist())}
+        return self.dialect.table(columns | {f"r{k}": ("d", rise[:, k].tolist()) for k in range(self.pack)})
+
+    def level(self, depth: int) -> str:
+        level = self.walk[depth - 1]
+        columns: dict[str, tuple[str, Sequence[Any]]] = {"curve": ("i", level.rows.tolist())}
+        if depth > 1:
+            columns["parent"] = ("i", level.parent.tolist())
+        if level.kind is not None:
+            columns["k"] = (level.kind, [_FILLERS[level.kind] if key is None else key for key in level.keys])
+        if level.has_missing:
+            columns["gap"] = ("i", [int(key is None) for key in level.keys])
+        return self.dialect.table(columns)
+
+    def rows(self, table: str, score: str) -> str:
+        """The table's columns, the score as a double, and the contexts, refused if they have another type."""
+        d, own = self.dialect, self.own
+        columns = [f"{own}_source.{d.name(name)}" for name in self.columns]
+        number = d.checked(f"{own}_source.{d.name(score)}", "n", f"column {score}: expected numbers", "convert it")
+        columns.append(f"CAST(1E0 * {number} AS {d.types['d']}) AS {own}_score")
+        for depth, level in enumerate(self.walk, start=1):
+            rule = f"context {level.context}: expected {KINDS.get(level.kind or '')} as when fitted"
+            largest = max((abs(key) for key in level.words), default=0) if level.kind == "i" else 0
+            context = f"{own}_source.{d.name(level.context)}"
+            if level.kind is not None:
+                context = d.checked(context, level.kind, rule, "convert the column", largest)
+            columns.append(f"{context} AS {own}_context_{depth}")
+        return f"SELECT\n    {_list(columns)}\n  FROM {table} AS {own}_source"
+
+    def marked(self) -> str:
+        """Which scores can be used, and which contexts are missing; what is not usable is 0 from here on."""
+        own, score = self.own, f"{self.own}_score"
+        good = f"{score} - {score} = 0E0"  # not so for NaN and infinity, in every engine
+        if self.curves.scale == "prob":
+            good += f" AND {score} >= 0E0 AND {score} <= 1E0"
+        columns = [f"CASE WHEN {good} THEN 1 ELSE 0 END AS {own}_usable"]
+        columns.append(f"CASE WHEN {good} THEN {score} ELSE 0E0 END AS {own}_{self.curves.scale}")
+        for depth, level in enumerate(self.walk, start=1):
+            if level.has_missing:
+                columns += self.gap(depth, level)
+        return self.select(columns, "rows")
+
+    def gap(self, depth: int, level: Level) -> list[str]:
+        context = f"{self.own}_context_{depth}"
+        gap = f"{context} IS NULL"
+        if level.kind == "i":
+            gap += f" OR {self.dialect.nan(context)}"
+        mark = f"CASE WHEN {gap} THEN 1 ELSE 0 END AS {self.own}_gap_{depth}"
+        filler = self.dialect.literal(_FILLERS[level.kind])
+        key = f"CASE WHEN {gap} THEN {filler} ELSE {context} END AS {self.own}_key_{depth}"
+        return [mark] if level.kind is None else [mark, key]
+
+    def logits(self) -> str:
+        inside = _clip(f"{self.own}_prob", NEAR, 1 - NEAR)
+        return self.select([f"LN({inside} / (1E0 - {inside})) AS {self.own}_logit"], "marked")
+
+    def placed(self, source: str) -> str:
+        """Distance from the lower end of the grid in steps, and how far outside the grid."""
+        grid, logit = self.curves.grid, f"{self.own}_logit"
+        inside = _clip(logit, grid.lower, grid.upper)
+        place = f"({inside} - {_double(grid.lower)}) * {_double(1 / grid.step)} AS {self.own}_place"
+        return self.select([place, f"{logit} - {inside} AS {self.own}_outside"], source)
+
+    def grouped(self) -> str:
+        """Which cell of a curve that is."""
+        place = f"LEAST({self.own}_place / {_double(self.pack)}, {_double(self.width - 0.5)})"
+        return self.select([f"CAST(FLOOR({place}) AS {self.dialect.types['i']}) AS {self.own}_group"], "placed")
+
+    def found(self) -> str:
+        """The cell of the deepest curve that a row's context has."""
+        own, joins = self.own, list[str]()
+        for depth, level in enumerate(self.walk, start=1):
+            alias, same = f"l{depth}", list[str]()
+            if level.kind is not None:
+                same.append(f"{alias}.k = r.{own}_{'key' if level.has_missing else 'context'}_{depth}")
+            if level.has_missing:
+                same.append(f"{alias}.gap = r.{own}_gap_{depth}")
+            if depth > 1:
+                same.append(f"{alias}.parent = l{depth - 1}.curve")
+            joins.append(f"\n  LEFT JOIN {own}_level_{depth} AS {alias} ON {' AND '.join(same)}")
+        curve = ", ".join([*(f"l{depth}.curve" for depth in range(len(self.walk), 0, -1)), "0"])
+        cell = f"COALESCE({curve}) * {self.width} + r.{own}_group" if self.walk else f"r.{own}_group"
+        return f"SELECT r.*, {cell} AS {own}_cell\n  FROM {own}_grouped AS r{''.join(joins)}"
+
+    def answer(self, prob: str) -> str:
+        """The last SELECT: the user's columns and the probability."""
+        own = self.own
+        value, into = "c.v", f"(r.{own}_place - r.{own}_group * {_double(self.pack)})"
+        for k in range(self.pack):
+            part = into if k == 0 else f"GREATEST({into} - {_double(k)}, 0E0)"
+            value += f" + {part if k == self.pack - 1 else f'LEAST({part}, 1E0)'} * c.r{k}"
+        value = _clip(f"{value} + r.{own}_outside", -700, 36)
+        columns = [f"r.{self.dialect.name(name)}" for name in self.columns]
+        columns.append(
+            f"CASE WHEN r.{own}_usable = 1 THEN 1E0 / (1E0 + EXP(-{value})) END AS {self.dialect.name(prob)}"
+        )
+        cells = f"INNER JOIN {own}_cells AS c ON c.cell = r.{own}_cell"
+        return f"SELECT\n  {_list(columns, 2)}\nFROM {own}_found AS r\n{cells}"
+
+    def select(self, columns: list[str], source: str) -> str:
+        return f"SELECT\n    {_list(['*', *columns])}\n  FROM {self.own}_{source}"
+
+
+def _list(columns: Iterable[str], indent: int = 4) -> str:
+    return f",\n{' ' * indent}".join(columns)
+
+
+def _clip(value: str, lower: float, upper: float) -> str:
+    return f"LEAST(GREATEST({value}, {_double(lower)}), {_double(upper)})"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlglot
+from contract_cases import CASES as CONTRACT
 from curve_examples import GRID, columns, fitted, questions
 
 from isolayer.curves.curves import Curves
@@ -58,6 +59,20 @@ def test_a_written_statement_runs_and_agrees(contexts, scale, missing):
     answer = connection.sql(to_sql(curves, table="logs", keep=["id"])).to_arrow_table()
     assert answer.column_names == ["id", "score", *contexts, "calibrated_prob"]
     np.testing.assert_allclose(in_order(answer), expected(curves, data), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CONTRACT, ids=lambda case: case.name)
+def test_a_curve_is_what_the_contract_says(case):
+    x, y = np.array(case.forward).T
+    want = 1 / (1 + np.exp(-np.clip(y, -700, 36)))
+    rows = pa.table({"id": np.arange(len(x)), "score": x})
+    connection = duckdb.connect()
+    connection.register("scores", rows)
+    for answer in (
+        apply_table(case.curves(), rows).to_pyarrow(),
+        connection.sql(to_sql(case.curves(), keep=["id"])).to_arrow_table(),
+    ):
+        np.testing.assert_allclose(in_order(answer), want, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

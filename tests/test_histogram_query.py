@@ -181,8 +181,8 @@ def test_bad_rows_are_counted_by_kind_with_a_query_that_finds_them(tmp_path):
     assert text.startswith(
         "rows: expected finite scores, labels in [0, 1], weights from 0 to 1e+100, no missing contexts, got 3 scores "
         "that are NULL, NaN or infinite, 2 labels that are NULL or outside [0, 1], 1 weights that are NULL, negative "
-        "or above 1e+100, 1 contexts that are NULL or NaN in 8 rows; repair them, or leave them out by "
-        'on_bad_rows="drop". To see some: SELECT'
+        "or above 1e+100, 1 contexts that are NULL or NaN in 8 rows; repair them, give missing contexts "
+        'a curve of their own by missing="own", or leave them out by on_bad_rows="drop". To see some: SELECT'
     )
     found = duckdb.connect().sql(text.split("To see some: ")[1]).to_arrow_table()
     assert len(found) == 7

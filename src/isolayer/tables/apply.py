@@ -8,6 +8,8 @@ answer is that of :mod:`isolayer.curves.curves`:
 
 .. math:: p = \sigma(v + \sum_k \mathrm{clip}(t - k, 0, 1)\,r_k + (x - \mathrm{clip}(x, L, U)))
 
+without the last term where curves are clipped beyond the grid.
+
 The same as one statement in plain text is :mod:`isolayer.curves.export.sql`.
 """
 
@@ -173,7 +175,8 @@ class _Expression(NamedTuple):
         inside = ibis.least(ibis.greatest(logit, double(grid.lower)), double(grid.upper))
         place = (inside - double(grid.lower)) * double(1 / grid.step)
         group = ibis.least(place * double(1 / pack), double(width - 0.5)).floor().cast("int32")
-        rows = table.mutate(**self.named(group=group, into=place, outside=logit - inside))
+        outside = logit - inside if self.curves.extrapolation == "extend" else double(0)
+        rows = table.mutate(**self.named(group=group, into=place, outside=outside))
         return rows.mutate(**self.named(into=self.column(rows, "into") - self.column(rows, "group") * pack))
 
     def with_base(self, rows: Table) -> Table:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isolayer.curves.curves import NEAR, Curves, Floats
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import NEAR, Floats
 from isolayer.curves.export.dialects import DIALECTS, Dialect
 from isolayer.curves.export.dialects import double as _double
 from isolayer.curves.export.levels import Level, levels
@@ -199,11 +200,12 @@ class _Statement(NamedTuple):
         return self.select([f"LN({inside} / (1E0 - {inside})) AS {self.own}_logit"], "marked")
 
     def placed(self, source: str) -> str:
-        """Distance from the lower end of the grid in steps, and how far outside the grid."""
+        """Distance from the lower end of the grid in steps, and how far outside the grid, which clips or extends."""
         grid, logit = self.curves.grid, f"{self.own}_logit"
         inside = _clip(logit, grid.lower, grid.upper)
         place = f"({inside} - {_double(grid.lower)}) * {_double(1 / grid.step)} AS {self.own}_place"
-        return self.select([place, f"{logit} - {inside} AS {self.own}_outside"], source)
+        outside = f"{logit} - {inside}" if self.curves.extrapolation == "extend" else "0E0"
+        return self.select([place, f"{outside} AS {self.own}_outside"], source)
 
     def grouped(self) -> str:
         """Which cell of a curve that is."""

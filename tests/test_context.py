@@ -13,9 +13,7 @@ from isolayer.nn import context as context_module
 
 GRID = Grid(-2, 3, 0.5)
 CONTEXTS = {"position": 5, "device": 3}
-OUTSIDE = (
-    "context 'position': expected ids from -1 (unknown) to 4, got {}; map unseen values to -1, or use hash_buckets"
-)
+OUTSIDE = "context 'position': expected ids from -1 (unknown) to 4, got {}; map unseen values to -1"
 KINDS = {
     "sum": {},
     "cross": {"mode": "cross"},
@@ -295,15 +293,15 @@ def test_eager_training_refuses_an_id_outside_the_table(outside):
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), {"device": torch.tensor([0])}),
-            "context: expected a tensor for 'position', got keys ['device']; add it, or pass -1 for unknown",
+            "context: expected ids for 'position', got keys ['device']; add them, or pass -1 for unknown",
         ),
         (
             lambda: random_layer(0)(torch.zeros(1), None),
-            "context: expected a mapping from 'position' to integer ids, got NoneType; add it, or pass -1 for unknown",
+            "context: expected a mapping from 'position' to ids, got NoneType; add them, or pass -1 for unknown",
         ),
         (
             lambda: random_layer(0)(torch.zeros(2), {"position": ["top", "end"]}),
-            "context 'position': expected a tensor of integer ids, got list ['top', 'end']; number the values from 0",
+            "context 'position': expected integer ids, got list ['top', 'end']; number the values from 0",
         ),
         (
             lambda: random_layer(0)(torch.zeros(2), {"position": torch.zeros(3, dtype=torch.long)}),

@@ -258,11 +258,11 @@ def test_post_hoc_grid_is_used():
         ),
         (
             lambda: made("additive")(batch()[0], {"position": torch.full((ROWS,), 4)}),
-            "context 'position': expected ids from -1 to 3, got 4 to 4; map them",
+            "context 'position': expected ids from -1 (unknown) to 3, got 4; map unseen values to -1",
         ),
         (
             lambda: made("pal")(batch()[0], {}),
-            "context: expected a tensor for 'position', got keys []; add it, or -1s",
+            "context: expected ids for 'position', got keys []; add them, or pass -1 for unknown",
         ),
     ],
 )

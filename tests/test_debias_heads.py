@@ -475,5 +475,5 @@ def test_bad_labels_are_refused(labels, mask, weight, text):
 
 def test_a_missing_context_is_named():
     features, context, _ = batch()
-    with pytest.raises(InputError, match="expected a tensor for 'device', got keys"):
+    with pytest.raises(InputError, match="expected ids for 'device', got keys"):
         made()(features, {"position": context["position"]})

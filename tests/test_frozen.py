@@ -183,7 +183,7 @@ def test_onnx_gives_the_same_logits(tmp_path):
         ),
         (
             lambda: FrozenCurves.from_curves([Curves.identity(Grid()), Curves.identity(GRID)]),
-            "curves: expected at least one, all with the same grid and context columns, got 2; fit them alike",
+            "curves: expected one or more with the same grid, extrapolation and contexts, got 2; fit them alike",
         ),
         (
             lambda: FrozenCurves.from_curves([fitted(("device",))] * 2),
@@ -191,11 +191,11 @@ def test_onnx_gives_the_same_logits(tmp_path):
         ),
         (
             lambda: FrozenCurves.from_layer(a_layer())(torch.zeros(1, 3)),
-            "context: expected a mapping from 'position' to integer ids, got NoneType; add it, or pass -1 for unknown",
+            "context: expected a mapping from 'position' to ids, got NoneType; add them, or pass -1 for unknown",
         ),
         (
             lambda: FrozenCurves.from_layer(a_layer())(torch.zeros(1, 3), {"position": ["top"]}),
-            "context 'position': expected a tensor of integer ids, got list ['top']; number the values from 0",
+            "context 'position': expected integer ids, got list ['top']; number the values from 0",
         ),
     ],
 )

@@ -97,6 +97,16 @@ def test_the_inverse_is_the_left_edge_of_flats(seed):
     assert ((left < z) | (back <= GRID.lower + 1e-9) | (z - left < 1e-12)).all()
 
 
+@pytest.mark.parametrize(("extrapolation", "ends"), [("clip", [-2.0, -2.0, 2.0]), ("extend", [-2.5, -2.0, 2.5])])
+def test_the_inverse_outside_the_range_of_a_flat_curve_is_the_nearest_end(extrapolation, ends):
+    values = torch.full((1, GRID.buckets + 1), 0.5)
+    back = piecewise_linear_inverse(
+        torch.tensor([0.0, 0.5, 1.0, torch.nan]), values, grid=GRID, extrapolation=extrapolation
+    )
+    assert back[:3].tolist() == ends
+    assert back[3].isnan()
+
+
 def test_nan_is_one_elements_own_affair():
     slope, bias, x = curves(1)
     values = knot_values(slope, bias, grid=GRID)

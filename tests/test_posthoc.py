@@ -6,6 +6,7 @@ from torch import nn
 from isolayer import Grid, InputError, IsotonicLayer, calibrate, parameter_groups
 from isolayer.curves.curves import Curves
 from isolayer.fitting.histogram import Histogram
+from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.posthoc import CalibratedModel
 
 GRID = Grid(-6, 6, 0.5)
@@ -77,6 +78,94 @@ def test_an_unknown_context_is_served_by_the_next_coarser_curve():
         np.testing.assert_allclose(served.detach().numpy(), expected, atol=2e-5)
 
 
+def test_rows_of_unknown_contexts_count_towards_the_coarser_curve_alone():
+    x, label, context, _ = rows(7)
+    position = context["position"].clone()
+    position[::3] = -1
+    label[::3] = 1.0  # the unknown are unlike any other
+    context |= {"position": position}
+    calibrated = calibrate(Towers(), [(x, label, context)], contexts={"platform": 2, "position": 3}, grid=GRID)
+    platform = calibrate(Towers(), [(x, label, context)], contexts={"platform": 2}, grid=GRID)
+    curves = calibrated.curves[0]
+    assert not any((key == -1).any() for keys in curves.keys for key in keys)
+    unknown = context | {"position": torch.full((len(x),), -1)}
+    np.testing.assert_allclose(
+        torch.sigmoid(calibrated(x, unknown)).detach(), torch.sigmoid(platform(x, context)).detach(), atol=0.02
+    )
+    columns = {name: ids.numpy() for name, ids in unknown.items()}
+    expected = curves.decision_function(Towers()(x)[:, 0].double().numpy(), columns)
+    np.testing.assert_allclose(calibrated(x, unknown)[:, 0].detach().numpy(), expected, atol=2e-5)
+
+
+def fine_tuned():
+    """A calibrated model whose layers have been trained further."""
+    x, label, context, _ = rows(8)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, 2))
+    calibrated = calibrate(model, [(x, label, context)], contexts={"platform": 2, "position": 3}, grid=GRID)
+    optimiser = torch.optim.SGD(calibrated.layers.parameters(), lr=5.0)
+    nn.functional.binary_cross_entropy_with_logits(calibrated(x, context), label).backward()
+    optimiser.step()
+    return calibrated, x, context
+
+
+def test_its_curves_are_the_fit_and_those_of_its_layers_what_it_serves():
+    calibrated, x, context = fine_tuned()
+    columns = {name: ids.numpy() for name, ids in context.items()}
+    logit, served = (calibrated.model(x).double().numpy(), calibrated(x, context).detach().double().numpy())
+    for task in range(2):
+        fitted, trained = calibrated.curves[task], calibrated.trained_curves()[task]
+        assert fitted.count.sum() > 0
+        assert (fitted.variance > 0).any()
+        now = trained.decision_function(logit[:, task], columns)
+        np.testing.assert_allclose(served[:, task], now, atol=2e-5)
+        assert np.abs(now - fitted.decision_function(logit[:, task], columns)).max() > 1e-3
+    frozen = FrozenCurves.from_curves(calibrated.trained_curves(), calibrated.contexts)
+    np.testing.assert_allclose(frozen(calibrated.model(x), context), served, atol=2e-5)
+
+
+def test_saved_and_loaded_it_is_the_same_model(tmp_path):
+    calibrated, x, context = fine_tuned()
+    calibrated.save(tmp_path / "ranker.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["ranker.safetensors"]
+    fresh = nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, 2))
+    again = CalibratedModel.load(tmp_path / "ranker.safetensors", fresh)
+    assert torch.equal(again(x, context), calibrated(x, context))
+    assert not any(parameter.requires_grad for parameter in again.model.parameters())
+    for one, two in zip(calibrated.curves, again.curves, strict=True):
+        assert np.array_equal(one.values, two.values)
+        assert np.array_equal(one.variance, two.variance)
+        assert (one.contexts, one.scale, one.settings) == (two.contexts, two.scale, two.settings)
+    again.save(tmp_path / "copy.safetensors")
+    assert (tmp_path / "copy.safetensors").read_bytes() == (tmp_path / "ranker.safetensors").read_bytes()
+
+
+def test_a_file_that_is_not_whole_or_of_another_model_is_refused(tmp_path):
+    calibrated, *_ = fine_tuned()
+    path = tmp_path / "ranker.safetensors"
+    calibrated.save(path)
+    content = path.read_bytes()
+
+    def refused(model=None):
+        with pytest.raises(InputError) as error:
+            CalibratedModel.load(path, model or nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, 2)))
+        return str(error.value)
+
+    assert refused(nn.Linear(1, 2)) == (
+        f"model: expected the architecture that {str(path)!r} was saved with, got another; "
+        "build it with the same arguments"
+    )
+    message = f"file: expected a whole file that CalibratedModel.save wrote, got {str(path)!r}; save it again"
+    rng = np.random.default_rng(0)
+    for place in [0, 8, 20, *rng.integers(0, len(content), 40)]:
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << int(rng.integers(8))]) + content[place + 1 :])
+        assert refused() == message, place
+    path.write_bytes(content[:-1])
+    assert refused() == message
+    path.unlink()
+    assert refused() == f"file: expected a calibrated model at {str(path)!r}, got no file; check the path"
+
+
 def test_labels_that_were_not_observed_do_not_count():
     x, label, _, _ = rows(5)
     hidden = label.clone()
@@ -84,7 +173,7 @@ def test_labels_that_were_not_observed_do_not_count():
     calibrated = calibrate(Towers(), [(x, hidden)], grid=GRID)
     first = calibrate(Towers(), [(x, label)], grid=GRID)
     half = calibrate(Towers(), [(x[1::2], label[1::2])], grid=GRID)
-    assert isinstance(calibrated.layer, IsotonicLayer)
+    assert all(isinstance(layer, IsotonicLayer) for layer in calibrated.layers)
     torch.testing.assert_close(calibrated(x)[:, 0], first(x)[:, 0])
     torch.testing.assert_close(calibrated(x)[:, 1], half(x)[:, 1])
 
@@ -128,7 +217,15 @@ def test_it_keeps_the_shape_of_the_models_logits(shape):
         ),
         (
             lambda: calibrate(nn.Identity(), [(torch.zeros(3), torch.zeros(3))], contexts={"device": 2}),
-            "batches: expected a context with ['device'], got none for ['device']; add it",
+            "context: expected a mapping from 'device' to ids, got NoneType; add them, or pass -1 for unknown",
+        ),
+        (
+            lambda: calibrate(
+                nn.Identity(),
+                [(torch.zeros(3), torch.zeros(3), {"device": torch.tensor([0, 1, 2])})],
+                contexts={"device": 2},
+            ),
+            "context 'device': expected ids from -1 (unknown) to 1, got 2; map unseen values to -1",
         ),
         (
             lambda: calibrate(nn.Identity(), [(torch.zeros(3, 1, 1), torch.zeros(3))]),
@@ -136,7 +233,7 @@ def test_it_keeps_the_shape_of_the_models_logits(shape):
         ),
         (
             lambda: CalibratedModel(nn.Identity(), [Curves.identity(GRID)], {"device": 2})(torch.zeros(3)),
-            "context: expected a tensor for 'device', got none; add it, or -1s",
+            "context: expected a mapping from 'device' to ids, got NoneType; add them, or pass -1 for unknown",
         ),
     ],
 )

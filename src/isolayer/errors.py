@@ -26,7 +26,7 @@ EXTRA_OF = {
     "altair": "report",
     "vl_convert": "report",
     "lightning": "train",
-    "safetensors": "train",
+    "safetensors": "torch",
     "torchrec": "torchrec",
     "fbgemm_gpu": "torchrec",
     "typer": "cli",

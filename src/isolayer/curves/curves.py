@@ -7,7 +7,7 @@ The class says which curve serves which context and answers questions about scor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
@@ -249,9 +249,18 @@ class Curves:
         return cast("IsotonicLayer | ContextIsotonicLayer", offered("to_layer")(self))
 
     @classmethod
-    def from_layer(cls, layer: IsotonicLayer | ContextIsotonicLayer, *, like: Curves | None = None) -> Curves:
-        """The curves of a layer; see :func:`isolayer.nn.convert.from_layer`, which has more options."""
-        return cast("Curves", offered("from_layer")(layer, like=like))
+    def from_layer(
+        cls,
+        layer: IsotonicLayer | ContextIsotonicLayer,
+        *,
+        like: Curves | None = None,
+        names: Mapping[str, str] | None = None,
+        vocabulary: Mapping[str, Sequence[Any]] | None = None,
+        unit: int = 0,
+    ) -> Curves:
+        """The curves of a layer, with its contexts as columns; see :func:`isolayer.nn.convert.from_layer`."""
+        curves = offered("from_layer")(layer, like=like, names=names, vocabulary=vocabulary, unit=unit)
+        return cast("Curves", curves)
 
     def plot(self, context: Mapping[str, Any] | None = None, *, level: float = 0.95) -> Any:
         """Raw to calibrated probability with bands, an Altair chart; see :func:`isolayer.report.plot_curves`."""

@@ -32,6 +32,7 @@ from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.nn.context_ids import checked_ids
 from isolayer.nn.frozen import FrozenCurves
 
 DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
@@ -115,29 +116,13 @@ class ContextTables(nn.Module):
     def parts(self, context: Mapping[str, Tensor]) -> list[Tensor]:
         """The vector of each feature, ``[batch, dim]`` each."""
         return [
-            embedding(checked_ids(name, context, size) + 1, table)
+            embedding(checked_ids(context, name, size, training=self.training) + 1, table)
             for (name, size), table in zip(self.contexts.items(), self.tables, strict=True)
         ]
 
     def forward(self, context: Mapping[str, Tensor]) -> Tensor:
         """Their sum, ``[batch, dim]``."""
         return torch.stack(self.parts(context)).sum(0)
-
-
-def checked_ids(name: str, context: Mapping[str, Tensor], size: int) -> Tensor:
-    """Ids of one context feature, from -1 (unknown) to ``size - 1``.
-
-    >>> checked_ids("position", {"position": torch.tensor([0, -1])}, 3)
-    tensor([ 0, -1])
-    """
-    if name not in context:
-        raise InputError(f"context: expected a tensor for {name!r}, got keys {sorted(context)}; add it, or -1s")
-    ids = context[name]
-    if ids.numel() and not torch.compiler.is_compiling():
-        low, high = (int(bound) for bound in torch.aminmax(ids))
-        if low < -1 or high >= size:
-            raise InputError(f"context {name!r}: expected ids from -1 to {size - 1}, got {low} to {high}; map them")
-    return ids
 
 
 class _BiasTower(Naive):

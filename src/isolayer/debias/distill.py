@@ -18,6 +18,7 @@ from torch.nn.functional import softplus
 
 from isolayer.errors import InputError
 from isolayer.metrics import auc
+from isolayer.nn.context_ids import checked_ids
 
 _ENDS = torch.tensor([0.001, 0.999])  # quantiles of the logits that the student's hidden units start between
 
@@ -72,7 +73,9 @@ class ShallowHead(nn.Module):
         z = (logit.unsqueeze(1) if logit.dim() == 1 else logit).expand(-1, self.units)
         shift = torch.zeros(len(z), self.units, self.hidden + 1, device=z.device, dtype=z.dtype)
         for name, table in zip(self.contexts, self.shifts, strict=True):
-            shift = shift + table(context[name] + 1).view(shift.shape)
+            shift = shift + table(checked_ids(context, name, self.contexts[name], training=self.training) + 1).view(
+                shift.shape
+            )
         inside = z.unsqueeze(2) * softplus(self.weight) + self.bias + shift[..., :-1]
         bent = (torch.tanh(inside) * softplus(self.out)).sum(2)
         return z * softplus(self.slope) + bent + self.level + shift[..., -1]

@@ -19,6 +19,7 @@ from isolayer.debias.heads import DualHead
 from isolayer.debias.loss import Heads, Labels
 from isolayer.debias.serving import Serving
 from isolayer.errors import InputError
+from isolayer.nn.context_ids import checked_ids
 from isolayer.nn.frozen import FrozenCurves
 
 _MOST_CONTEXTS = 4096
@@ -82,12 +83,17 @@ class PositionPredictor(nn.Module):
         if self.given == "relevance":
             read = torch.stack([outputs[task].relevance_logit for task in self.tasks], dim=1).detach()
         outputs.context_logits = self.predict(self.tower(read))
-        ids = torch.zeros_like(next(iter(context.values())), dtype=torch.int64)
-        unknown = torch.zeros_like(ids, dtype=torch.bool)
-        for name, size in self.model.context_curves.contexts.items():
-            ids, unknown = ids * size + context[name], unknown | (context[name] < 0)
-        outputs.context_id = torch.where(unknown, -1, ids)
+        outputs.context_id = self._combination(context)
         return outputs
+
+    def _combination(self, context: Mapping[str, Tensor]) -> Tensor:
+        """One number for each combination of context ids, ``[batch]``; -1 if any of them is unknown."""
+        contexts = self.model.context_curves.contexts
+        ids = [checked_ids(context, name, size, training=self.training) for name, size in contexts.items()]
+        combination = torch.zeros_like(ids[0])
+        for size, key in zip(contexts.values(), ids, strict=True):
+            combination = combination * size + key
+        return torch.where((torch.stack(ids) < 0).any(0), -1, combination)
 
     def loss(
         self,

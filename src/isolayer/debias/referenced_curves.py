@@ -56,21 +56,13 @@ class ReferencedCurves(ContextIsotonicLayer):
             f"tables.{i}.bias": BIAS_RATE for i in range(len(self.tables))
         }
 
-    def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """Observed logits of each row in its context, ``[batch, units]``."""
-        return super().forward(logit, self._from_reference(context))
-
-    def knot_values(self, context: Mapping[str, Tensor]) -> Tensor:
-        """Values at the grid's knots for each given context, ``[contexts, units, buckets + 1]``."""
-        return super().knot_values(self._from_reference(context))
-
-    def _from_reference(self, context: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The context with the ids of the reference replaced by -1."""
-        ids = {name: context[name] for name in self.contexts if name in context}
-        at = {name: key == self.reference[name] for name, key in ids.items()}
-        if self.mode == "cross" and at:  # one table of combinations: only the whole reference has no deviation
-            at = dict.fromkeys(ids, torch.stack(list(at.values())).all(0))
-        return {name: torch.where(at[name], -1, key) for name, key in ids.items()}
+    def _ids(self, context: Mapping[str, Tensor] | None, batch: int | None) -> list[Tensor]:
+        """Ids of each feature, with those of the reference replaced by -1."""
+        ids = super()._ids(context, batch)
+        at = [key == self.reference[name] for name, key in zip(self.contexts, ids, strict=True)]
+        if self.mode == "cross":  # one table of combinations: only the whole reference has no deviation
+            at = [torch.stack(at).all(0)] * len(ids)
+        return [torch.where(here, -1, key) for here, key in zip(at, ids, strict=True)]
 
     def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
         offset = weight.view(-1, self.units, self.grid.buckets)

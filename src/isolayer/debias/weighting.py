@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from isolayer.debias.baselines import ContextTables, Mask, Naive, checked_ids, product_logit
+from isolayer.debias.baselines import ContextTables, Mask, Naive, product_logit
 from isolayer.debias.loss import Heads, Labels, stacked_labels
 from isolayer.errors import InputError
+from isolayer.nn.context_ids import checked_ids
 
 
 class InversePropensity(Naive):
@@ -62,7 +63,8 @@ class InversePropensity(Naive):
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
         """Logits of every task, and what its event would add to the loss at this position."""
         relevance = self.relevance(self.represent(features, context))
-        factor = self.factors[checked_ids(self.feature, context, len(self.factors) - 1) + 1].unsqueeze(1)
+        ids = checked_ids(context, self.feature, len(self.factors) - 1, training=self.training)
+        factor = self.factors[ids + 1].unsqueeze(1)
         chance = torch.logit(1 / factor, eps=1e-6).expand_as(relevance)  # examination is at most certain
         observed = product_logit(chance, relevance) * self.sign
         return _heads(self, relevance, observed, -factor * relevance)

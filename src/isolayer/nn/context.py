@@ -14,10 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from isolayer.curves.evaluation import Extrapolation
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context_ids import checked_ids, id_column
-from isolayer.nn.functional import Extrapolation, knot_values, piecewise_linear
+from isolayer.nn.functional import knot_values, piecewise_linear, piecewise_linear_inverse
 from isolayer.nn.isotonic import Constraint, IsotonicLayer, columns_of, slopes
 
 _ALL = 4096  # up to this many combinations, all curves are computed at each step; beyond, only those in the batch
@@ -142,12 +143,12 @@ class ContextIsotonicLayer(nn.Module):
         """
         return self.base.extrapolation
 
-    def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, logit: Tensor, context: Mapping[str, Tensor] | None = None) -> Tensor:
         """Calibrated logits of each row in its context.
 
         Args:
             logit: Raw logits, ``[batch]`` or ``[batch, units]``.
-            context: Ids ``[batch]`` of each feature; -1 is unknown. With ``projection``, also ``"vector"``
+            context: Integer ids ``[batch]`` of each feature; -1 is unknown. With ``projection``, also ``"vector"``
                 ``[batch, projection]``.
 
         Returns:
@@ -162,13 +163,29 @@ class ContextIsotonicLayer(nn.Module):
         )
         return calibrated.to(torch.promote_types(logit.dtype, self.base.weight.dtype))
 
-    def prob(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+    def prob(self, logit: Tensor, context: Mapping[str, Tensor] | None = None) -> Tensor:
         """Calibrated probabilities, ``[batch, units]``.
 
         >>> ContextIsotonicLayer({"position": 2}).prob(torch.zeros(1), {"position": torch.tensor([1])}).detach()
         tensor([[0.5000]])
         """
         return torch.sigmoid(self(logit, context))
+
+    def inverse(self, logit: Tensor, context: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Raw logits that the layer maps to these in each context, as in `IsotonicLayer.inverse`, ``[batch, units]``.
+
+        >>> layer = ContextIsotonicLayer({"position": 2})
+        >>> layer.inverse(torch.tensor([0.25]), {"position": torch.tensor([1])}).detach().round(decimals=4)
+        tensor([[0.2500]])
+        """
+        if self.base.constraint is None:
+            raise InputError("inverse: expected a monotone layer, got constraint=None; use 'relu' or 'softplus'")
+        logit = columns_of(logit, self.units)
+        curves, rows = self._curves(context, len(logit))
+        rows = (rows * self.units).unsqueeze(1) + torch.arange(self.units, device=logit.device)
+        return piecewise_linear_inverse(
+            logit, curves.flatten(0, 1), rows, grid=self.grid, extrapolation=self.extrapolation
+        )
 
     def knot_values(self, context: Mapping[str, Tensor]) -> Tensor:
         """Values at the grid's knots for each given context, ``[contexts, units, buckets + 1]``.
@@ -192,16 +209,17 @@ class ContextIsotonicLayer(nn.Module):
             return self.sizes
         return [self.hash_buckets or math.prod(self.sizes)]  # under hash_buckets the combination is hashed again
 
-    def _ids(self, name: str, context: Mapping[str, Tensor], rows: int | None) -> Tensor:
-        """Ids of one feature, with -1 for those that are unknown."""
-        ids, size = id_column(context, name, rows), self.contexts[name]
+    def _ids(self, context: Mapping[str, Tensor] | None, batch: int | None) -> list[Tensor]:
+        """Ids of each feature, with -1 for those that are unknown."""
         if self.hash_buckets:
-            return torch.where(ids < 0, -1, _mixed(ids) % self.hash_buckets)
-        return checked_ids(ids, size, name, training=self.training)
+            columns = [id_column(context, name, batch) for name in self.contexts]
+            return [torch.where(ids < 0, -1, _mixed(ids) % self.hash_buckets) for ids in columns]
+        features = self.contexts.items()
+        return [checked_ids(context, name, size, training=self.training, batch=batch) for name, size in features]
 
-    def _curves(self, context: Mapping[str, Tensor], batch: int | None) -> tuple[Tensor, Tensor]:
+    def _curves(self, context: Mapping[str, Tensor] | None, batch: int | None) -> tuple[Tensor, Tensor]:
         """Knot values of the contexts that are needed, ``[needed, units, buckets + 1]``, and the row of each input."""
-        ids = [self._ids(name, context, batch) for name in self.contexts]
+        ids = self._ids(context, batch)
         if self.project is not None:  # a dense vector is a context of its own
             knots = self._knots(*self._projected(context, ids))
             return knots, torch.arange(len(knots), device=knots.device, dtype=torch.int32)
@@ -218,10 +236,10 @@ class ContextIsotonicLayer(nn.Module):
             wanted, rows = torch.unique(combination, return_inverse=True)
         return self._knots(*self._offsets([part - room for part in _unravel(wanted, sizes)])), rows
 
-    def _projected(self, context: Mapping[str, Tensor], ids: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _projected(self, context: Mapping[str, Tensor] | None, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Offsets of the dense vectors, and of the ids if there are any; shapes as in `_offsets`."""
-        if "vector" not in context:
-            raise InputError(f"context: expected 'vector' for the projection, got keys {sorted(context)}; add it")
+        if context is None or "vector" not in context:
+            raise InputError(f"context: expected 'vector' for the projection, got keys {sorted(context or ())}; add it")
         vector = context["vector"]
         if vector.dim() != 2 or vector.shape[1] != self.projection or not vector.is_floating_point():
             raise InputError(

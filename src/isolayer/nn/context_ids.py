@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from isolayer.errors import InputError
 
-_REMEDY = "add it, or pass -1 for unknown"
+CURVE = "curve"  # the one context feature of what is made from fitted curves: the row in their table
 
 
-def id_column(context: Mapping[str, Tensor] | Any, name: str, batch: int | None = None) -> Tensor:
+def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = None) -> Tensor:
     """The ids of one context feature, whatever their values.
 
     Args:
-        context: A tensor of integers, ``[batch]``, for each feature.
+        context: Integers ``[batch]`` for each feature, as a tensor or a numpy array.
         name: The feature.
         batch: How many there must be; by default any number.
 
@@ -31,14 +32,15 @@ def id_column(context: Mapping[str, Tensor] | Any, name: str, batch: int | None 
     tensor([ 0, -1])
     """
     if not isinstance(context, Mapping):
-        raise InputError(f"context: expected a mapping from {name!r} to integer ids, got {_told(context)}; {_REMEDY}")
+        raise InputError(f"context: expected a mapping from {name!r} to ids, got {_told(context)}; {_add(name)}")
     if name not in context:
-        raise InputError(f"context: expected a tensor for {name!r}, got keys {sorted(map(str, context))}; {_REMEDY}")
+        raise InputError(f"context: expected ids for {name!r}, got keys {sorted(map(str, context))}; {_add(name)}")
     ids = context[name]
+    if isinstance(ids, np.ndarray) and np.issubdtype(ids.dtype, np.integer):
+        ids = torch.as_tensor(ids)
     if not isinstance(ids, Tensor):
-        raise InputError(
-            f"context {name!r}: expected a tensor of integer ids, got {_told(ids)}; number the values from 0"
-        )
+        remedy = _add(name) if name == CURVE else "number the values from 0"
+        raise InputError(f"context {name!r}: expected integer ids, got {_told(ids)}; {remedy}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"context {name!r}: expected integer ids, got {ids.dtype}; call .long()")
     if ids.dim() != 1 or (batch is not None and not torch.compiler.is_compiling() and len(ids) != batch):
@@ -58,12 +60,22 @@ def known_ids(ids: Tensor, size: int) -> Tensor:
     return torch.where((ids < 0) | (ids >= size), -1, ids)
 
 
-def checked_ids(ids: Tensor, size: int, name: str, *, training: bool) -> Tensor:
-    """`known_ids`, but refuse ids outside ``-1 .. size - 1`` in eager training.
+def checked_ids(
+    context: Mapping[str, Any] | Any, name: str, size: int, *, training: bool, batch: int | None = None
+) -> Tensor:
+    """The ids of one context feature, with -1 for unknown ones; in eager training those but -1 are refused.
 
-    >>> checked_ids(torch.tensor([0, -1, 9]), 3, "position", training=False)
+    Args:
+        context: Integers ``[batch]`` for each feature, as a tensor or a numpy array.
+        name: The feature.
+        size: Its number of ids.
+        training: Whether the module is in training mode.
+        batch: How many ids there must be; by default any number.
+
+    >>> checked_ids({"position": torch.tensor([0, -1, 9])}, "position", 3, training=False)
     tensor([ 0, -1, -1])
     """
+    ids = id_column(context, name, batch)
     if torch.compiler.is_compiling():
         return known_ids(ids, size)
     low, high = (int(bound) for bound in torch.aminmax(ids)) if ids.numel() else (0, 0)
@@ -72,9 +84,51 @@ def checked_ids(ids: Tensor, size: int, name: str, *, training: bool) -> Tensor:
     if training:
         raise InputError(
             f"context {name!r}: expected ids from -1 (unknown) to {size - 1}, got {low if low < -1 else high}; "
-            "map unseen values to -1, or use hash_buckets"
+            "map unseen values to -1"
         )
     return known_ids(ids, size)
+
+
+def slot_table(rows: Tensor, contexts: Mapping[str, int]) -> Tensor:
+    """A table over all combinations of ids that `slots` can look up, unknown ids included.
+
+    Args:
+        rows: The entry of every combination of ids from -1 to ``size - 1``, the last feature counting fastest,
+            ``[combinations, columns]``.
+        contexts: Name and number of ids of each feature.
+
+    Returns:
+        The same with one more id per feature, which stands for all ids beyond the table and has the entry of -1.
+
+    >>> slot_table(torch.tensor([[7], [0], [1]]), {"position": 2}).flatten()
+    tensor([7, 0, 1, 7])
+    """
+    table = rows.view(*(size + 1 for size in contexts.values()), rows.shape[1])
+    for axis in range(len(contexts)):
+        table = torch.cat([table, table.narrow(axis, 0, 1)], dim=axis)
+    return table.reshape(-1, rows.shape[1])
+
+
+def slots(context: Mapping[str, Any] | Any, contexts: Mapping[str, int], batch: int | None = None) -> Tensor:
+    """Where each row's combination of ids is in a `slot_table`, ``[batch]``.
+
+    >>> slots({"position": torch.tensor([-5, 0, 1, 99])}, {"position": 2})
+    tensor([0, 1, 2, 3])
+    """
+    place = None
+    for name, size in contexts.items():
+        slot = id_column(context, name, batch).clamp(-1, size) + 1
+        place = slot if place is None else torch.add(slot, place, alpha=size + 2)
+    if place is None:
+        raise InputError("contexts: expected at least one feature, got none; leave the context out")
+    return place
+
+
+def _add(name: str) -> str:
+    """What to do when the ids of a feature are missing."""
+    if name == CURVE:
+        return f"pass {{{CURVE!r}: curves.rows_of(context, n)}}"
+    return "add them, or pass -1 for unknown"
 
 
 def _told(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Curves as layers and layers as curves: what the exact fit found can go on learning by gradient, and come back.
+"""Curves as layers and layers as curves: exactly fitted curves can learn further by gradient, and come back.
 
-A layer knows slopes, curves know values at knots; the two are sums and differences of each other.
+A layer holds slopes, `Curves` holds values at knots; `functional.knot_values` and `functional.knot_slopes` convert.
 """
 
 from __future__ import annotations
@@ -15,54 +15,60 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import Extrapolation
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
-from isolayer.nn.frozen import CURVE
+from isolayer.nn.context_ids import CURVE
 from isolayer.nn.functional import knot_slopes
 from isolayer.nn.isotonic import IsotonicLayer
 
 _MOST_CURVES = 1 << 20
+Layer = IsotonicLayer | ContextIsotonicLayer
 
 
-def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> IsotonicLayer | ContextIsotonicLayer:
-    """A layer that computes the calibrated logit of raw logits as the curves do, and can be trained further.
+def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> Layer:
+    """A layer that maps raw logits to the same calibrated logits as the curves, and can be trained further.
 
-    Without contexts an `IsotonicLayer`; otherwise a `ContextIsotonicLayer` with the one context ``"curve"``, whose ids
-    are the rows of the table: ``curves.rows_of(context, n)`` finds them, fallback for unseen contexts included. Id -1
-    is the global curve.
+    Without contexts it is an `IsotonicLayer`. Otherwise it is a `ContextIsotonicLayer` with the one context feature
+    ``"curve"``, whose ids are rows of the table: pass ``{"curve": curves.rows_of(context, n)}``, where unseen contexts
+    have the row of their ancestor. Id -1 is the global curve.
 
     Args:
         curves: The curves. Their scale is not part of the layer: it reads logits.
-        dtype: Type of the parameters; equal to 1e-12 in double precision.
+        dtype: Type of the parameters; in double precision the layer agrees to 1e-12.
 
     >>> to_layer(Curves.identity(Grid()))(torch.tensor([0.25], dtype=torch.float64)).detach()
     tensor([[0.2500]], dtype=torch.float64)
     """
-    values = torch.as_tensor(curves.values).unsqueeze(1)  # [rows, units, buckets]
+    values = torch.tensor(curves.values).unsqueeze(1)  # [rows, units, buckets]
     if not curves.contexts:
-        layer = IsotonicLayer(grid=curves.grid, extrapolation="extend").to(dtype)
-        return layer.set_values(values[0])
-    return table_layer(values, values[0], grid=curves.grid, name=CURVE, dtype=dtype)
+        return IsotonicLayer(grid=curves.grid, extrapolation=curves.extrapolation).to(dtype).set_values(values[0])
+    return table_layer(values, values[0], grid=curves.grid, extrapolation=curves.extrapolation, dtype=dtype)
 
 
 def table_layer(
-    values: Tensor, base: Tensor, *, grid: Grid, name: str = CURVE, dtype: torch.dtype = torch.float32
+    values: Tensor,
+    base: Tensor,
+    *,
+    grid: Grid,
+    extrapolation: Extrapolation,
+    dtype: torch.dtype = torch.float32,
 ) -> ContextIsotonicLayer:
-    """A layer with one context feature whose ids are the rows of a table of curves.
+    """A layer with the one context feature ``"curve"``, whose ids are the rows of a table of curves.
 
     Args:
         values: Values at the knots from lower to upper, ``[rows, units, buckets]``.
         base: Those of the base curve, which unknown ids have, ``[units, buckets]``.
         grid: Where the knots are.
-        name: Name of the context feature.
+        extrapolation: What the curves do outside the grid.
         dtype: Type of the parameters.
 
-    >>> table_layer(torch.zeros(5, 2, 2), torch.zeros(2, 2), grid=Grid(0, 1, 1)).contexts
+    >>> table_layer(torch.zeros(5, 2, 2), torch.zeros(2, 2), grid=Grid(0, 1, 1), extrapolation="clip").contexts
     {'curve': 5}
     """
-    layer = ContextIsotonicLayer({name: len(values)}, units=len(base), grid=grid, extrapolation="extend").to(dtype)
-    layer.base.set_values(base)
+    layer = ContextIsotonicLayer({CURVE: len(values)}, units=len(base), grid=grid, extrapolation=extrapolation)
+    layer.to(dtype).base.set_values(base)
     (slope, bias), (base_slope, base_bias) = (knot_slopes(curves, grid=grid) for curves in (values, base))
     table: Any = layer.tables[0]
     with torch.no_grad():  # row 0 of the tables is id -1
@@ -72,51 +78,78 @@ def table_layer(
 
 
 def from_layer(
-    layer: IsotonicLayer | ContextIsotonicLayer,
+    layer: Layer,
     *,
     like: Curves | None = None,
+    names: Mapping[str, str] | None = None,
     vocabulary: Mapping[str, Sequence[Any]] | None = None,
     unit: int = 0,
 ) -> Curves:
-    """The curves of a layer: one a context, with the base curve above them.
+    """The curves of a layer: one per context, with the base curve above them.
 
-    They are those of the layer exactly, beyond the grid too. Contexts of several features become a hierarchy in the
-    order of the layer.
+    They are those of the layer exactly, outside the grid too. Contexts of several features become a hierarchy in the
+    order of the layer's features.
 
     Args:
-        layer: An `IsotonicLayer` or a `ContextIsotonicLayer` with tables of bounded ids.
-        like: The curves that :func:`to_layer` made the layer of: contexts, scale and settings are taken from there.
-        vocabulary: For a context, the value that each id stands for; by default the id itself.
+        layer: An `IsotonicLayer`, or a `ContextIsotonicLayer` with tables of bounded ids.
+        like: The curves from which :func:`to_layer` made the layer; contexts, scale and settings are theirs.
+        names: For a feature of the layer, the name of the context column; by default its own name.
+        vocabulary: For a feature, the value that each id stands for; by default the id itself.
         unit: Which of the layer's units.
 
-    >>> from_layer(ContextIsotonicLayer({"position": 3})).keys[1][0].tolist()
-    [0, 1, 2]
+    >>> layer = ContextIsotonicLayer({"position": 3, "device": 2})
+    >>> curves = from_layer(layer, names={"position": "slot"}, vocabulary={"device": ["tv", "web"]})
+    >>> curves.contexts, curves.predict_proba([0.0], {"slot": [2], "device": ["tv"]}).round(4).tolist()
+    (('slot', 'device'), [0.5])
     """
     if not 0 <= unit < layer.units:
         raise InputError(f"unit: expected a number from 0 to {layer.units - 1}, got {unit}; count the layer's units")
     if like is not None:
-        values = _values(layer, {CURVE: torch.arange(len(like.values))}, unit)
-        if values.shape != like.values.shape or layer.grid != like.grid:
-            raise InputError(
-                f"like: expected the layer's shape {values.shape}, got {like.values.shape}; give the curves it is of"
-            )
-        return replace(like, values=values)
+        return _like(layer, like, unit)
     if isinstance(layer, IsotonicLayer):
-        return _curves(layer, ((),), _values(layer, {}, unit))
-    if layer.hash_buckets or layer.projection:
-        raise InputError("layer: expected tables of bounded ids, got hashed ids or a projection; fit those by curves")
-    ids = [_ids(list(layer.contexts.values())[:level]) for level in range(len(layer.contexts) + 1)]
-    if sum(len(level) for level in ids) > _MOST_CURVES:
-        raise InputError(f"layer: expected at most {_MOST_CURVES} combinations of ids, got more; use fewer features")
-    names = list(layer.contexts)
-    parts = [_values(layer, {name: _column(level, place) for place, name in enumerate(names)}, unit) for level in ids]
+        return _curves(layer, (), ((),), _values(layer, {}, unit))
+    _refuse_unbounded(layer)
+    _refuse_unnamed(layer, {"names": names, "vocabulary": vocabulary})
+    ids = [_combinations(list(layer.contexts.values())[:depth]) for depth in range(len(layer.contexts) + 1)]
+    parts = [_values(layer, _context(layer, combinations), unit) for combinations in ids]
     words = [_words(name, size, vocabulary) for name, size in layer.contexts.items()]
-    keys = tuple(tuple(words[place][level[:, place]] for place in range(level.shape[1])) for level in ids)
-    return _curves(layer, keys, np.concatenate(parts))
+    keys = tuple(tuple(words[i][combinations[:, i]] for i in range(combinations.shape[1])) for combinations in ids)
+    columns = tuple((names or {}).get(name, name) for name in layer.contexts)
+    if len(set(columns)) < len(columns):
+        raise InputError(f"names: expected distinct columns, got {list(columns)}; rename one")
+    return _curves(layer, columns, keys, np.concatenate(parts))
+
+
+def _like(layer: Layer, like: Curves, unit: int) -> Curves:
+    """The curves that a layer was made from, with the values the layer has now."""
+    values = _values(layer, {CURVE: torch.arange(len(like.values))}, unit)
+    if values.shape != like.values.shape or layer.grid != like.grid:
+        raise InputError(
+            f"like: expected curves of the layer's shape {values.shape}, got {like.values.shape}; "
+            "give those that the layer was made from"
+        )
+    return replace(like, values=values)
+
+
+def _refuse_unbounded(layer: ContextIsotonicLayer) -> None:
+    if layer.hash_buckets or layer.projection:
+        raise InputError(
+            "layer: expected tables of bounded ids, got hashed ids or a projection; fit curves to its logits instead"
+        )
+    sizes = list(layer.contexts.values())
+    if sum(int(np.prod(sizes[:depth], dtype=object)) for depth in range(len(sizes) + 1)) > _MOST_CURVES:
+        raise InputError(f"layer: expected at most {_MOST_CURVES} combinations of ids, got more; use fewer features")
+
+
+def _refuse_unnamed(layer: ContextIsotonicLayer, given: Mapping[str, Mapping[str, Any] | None]) -> None:
+    for option, mapping in given.items():
+        unknown = sorted(set(mapping or {}) - set(layer.contexts))
+        if unknown:
+            raise InputError(f"{option}: expected features among {list(layer.contexts)}, got {unknown}; check spelling")
 
 
 @torch.no_grad()
-def _values(layer: IsotonicLayer | ContextIsotonicLayer, ids: Mapping[str, Tensor], unit: int) -> NDArray[np.float64]:
+def _values(layer: Layer, ids: Mapping[str, Tensor], unit: int) -> NDArray[np.float64]:
     """Values at the knots from lower to upper of every given context, ``[contexts, knots]``, never decreasing."""
     if isinstance(layer, IsotonicLayer):
         knots = layer.knot_values()[None]
@@ -128,28 +161,29 @@ def _values(layer: IsotonicLayer | ContextIsotonicLayer, ids: Mapping[str, Tenso
     return np.asarray(values)
 
 
-def _ids(sizes: Sequence[int]) -> NDArray[np.int64]:
+def _combinations(sizes: Sequence[int]) -> NDArray[np.int64]:
     """Every combination of ids, ``[combinations, features]``."""
-    return np.stack([axis.reshape(-1) for axis in np.indices(sizes)], axis=1) if sizes else np.zeros((1, 0), np.int64)
+    return np.indices(sizes).reshape(len(sizes), -1).T if sizes else np.zeros((1, 0), np.int64)
 
 
-def _column(ids: NDArray[np.int64], place: int) -> Tensor:
-    """Ids of a feature; -1, unknown, in levels above it."""
-    return torch.as_tensor(ids[:, place] if place < ids.shape[1] else np.full(len(ids), -1))
+def _context(layer: ContextIsotonicLayer, ids: NDArray[np.int64]) -> dict[str, Tensor]:
+    """Ids ``[n, features]`` as a context; features that they leave out are unknown."""
+    missing = np.full((len(ids), len(layer.contexts) - ids.shape[1]), -1)
+    columns = torch.as_tensor(np.concatenate([ids, missing], axis=1)).unbind(1)
+    return dict(zip(layer.contexts, columns, strict=True))
 
 
 def _words(name: str, size: int, vocabulary: Mapping[str, Sequence[Any]] | None) -> NDArray[Any]:
     words = np.asarray((vocabulary or {}).get(name, range(size)))
     if len(words) != size:
-        raise InputError(f"vocabulary of {name}: expected {size} values, got {len(words)}; give one an id")
+        raise InputError(f"vocabulary of {name}: expected {size} values, got {len(words)}; give one per id")
     return words
 
 
 def _curves(
-    layer: IsotonicLayer | ContextIsotonicLayer, keys: tuple[tuple[NDArray[Any], ...], ...], values: NDArray[np.float64]
+    layer: Layer, contexts: tuple[str, ...], keys: tuple[tuple[NDArray[Any], ...], ...], values: NDArray[np.float64]
 ) -> Curves:
-    contexts = () if isinstance(layer, IsotonicLayer) else tuple(layer.contexts)
-    nothing = np.zeros_like(values)  # a layer does not say how sure it is, nor of how many rows
+    nothing = np.zeros_like(values)  # a layer knows neither its uncertainty nor its number of rows
     return Curves(
         layer.grid,
         contexts,

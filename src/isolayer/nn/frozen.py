@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import Extrapolation
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
-from isolayer.nn.context_ids import id_column
-from isolayer.nn.functional import Extrapolation
+from isolayer.nn.context_ids import CURVE, slot_table, slots
 from isolayer.nn.isotonic import IsotonicLayer, columns_of
 
-CURVE = "curve"  # the one context feature of a module made from fitted curves: the row in their table
 _MOST_VALUES = 1 << 27  # one gigabyte for both tables in single precision
 
 
@@ -70,7 +69,7 @@ class FrozenCurves(nn.Module):
         intercept, slope = _pieces(values.detach().reshape(-1, grid.buckets), grid, extrapolation)
         self.register_buffer("intercept", intercept.flatten())
         self.register_buffer("slope", slope.flatten())
-        self.register_buffer("first", (_with_room_beyond(rows, self.contexts) * slope.shape[1]).int())
+        self.register_buffer("first", (slot_table(rows, self.contexts) * slope.shape[1]).int())
         shift = torch.tensor(1 - grid.lower / grid.step, dtype=values.dtype, device=values.device)
         self.register_buffer("shift", shift, persistent=False)
 
@@ -113,7 +112,7 @@ class FrozenCurves(nn.Module):
         """Fitted curves as a module over raw logits.
 
         Args:
-            curves: The curves, or those of each unit, all on one grid and with the same context columns.
+            curves: The curves, or those of each unit, all with the same grid, extrapolation and context columns.
             contexts: If the context values are the integers ``0 .. size - 1``, the size of each column. Otherwise the
                 only feature is ``"curve"``, whose ids are rows of the table: ``curves.rows_of(context, n)``.
             dtype: Type of the tables.
@@ -131,7 +130,7 @@ class FrozenCurves(nn.Module):
             grid=units[0].grid,
             contexts=sizes,
             rows=torch.as_tensor(served + starts),
-            extrapolation="extend",
+            extrapolation=units[0].extrapolation,
         )
 
     @property
@@ -153,8 +152,10 @@ class FrozenCurves(nn.Module):
         Returns:
             Values, ``[batch, units]``.
         """
-        first = self.first if not self.contexts else self.first.index_select(0, self._combination(context))
-        return self._evaluate(columns_of(logit, self.units), first)
+        logit, first = columns_of(logit, self.units), self.first
+        if self.contexts:
+            first = first.index_select(0, slots(context, self.contexts, len(logit)))
+        return self._evaluate(logit, first)
 
     def at_every_context(self, logit: Tensor) -> Tensor:
         """Values of the curves of all combinations of known ids, ``[batch, combinations, units]``.
@@ -171,15 +172,6 @@ class FrozenCurves(nn.Module):
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""
         return f"units={self.units}, grid={self.grid}, contexts={self.contexts}, extrapolation={self.extrapolation!r}"
-
-    def _combination(self, context: Mapping[str, Tensor] | None) -> Tensor:
-        """Row of ``first`` for each input: a feature counts from -1 to its size, which stands for all ids beyond."""
-        row = None
-        for name, size in self.contexts.items():
-            slot = id_column(context, name).clamp(-1, size) + 1
-            row = slot if row is None else torch.add(slot, row, alpha=size + 2)
-        assert row is not None  # there is at least one feature
-        return row
 
     def _evaluate(self, logit: Tensor, first: Tensor) -> Tensor:
         if self.extrapolation == "clip":
@@ -215,14 +207,6 @@ def _rows(values: Tensor, rows: Tensor | None, contexts: Mapping[str, int], grid
     return rows
 
 
-def _with_room_beyond(rows: Tensor, contexts: Mapping[str, int]) -> Tensor:
-    """Each feature's ids from -1 to ``size - 1``, and once more the entry of -1, for ids beyond the table."""
-    table = rows.view(*(size + 1 for size in contexts.values()), rows.shape[1])
-    for axis in range(len(contexts)):
-        table = torch.cat([table, table.narrow(axis, 0, 1)], dim=axis)
-    return table.reshape(-1, rows.shape[1])
-
-
 def _pieces(values: Tensor, grid: Grid, extrapolation: Extrapolation) -> tuple[Tensor, Tensor]:
     """Intercepts and slopes of the pieces of each curve, ``[curves, buckets + 1]``: below, on and above the grid."""
     y = values.double()
@@ -235,11 +219,9 @@ def _pieces(values: Tensor, grid: Grid, extrapolation: Extrapolation) -> tuple[T
 
 
 def _sizes(units: Sequence[Curves], contexts: Mapping[str, int] | None) -> dict[str, int]:
-    if len({(unit.grid, unit.contexts) for unit in units}) != 1:
-        raise InputError(
-            f"curves: expected at least one, all with the same grid and context columns, got {len(units)}; "
-            "fit them alike"
-        )
+    if len({(unit.grid, unit.contexts, unit.extrapolation) for unit in units}) != 1:
+        rule = "one or more with the same grid, extrapolation and contexts"
+        raise InputError(f"curves: expected {rule}, got {len(units)}; fit them alike")
     if contexts is not None:
         return dict(contexts)
     if len(units) > 1 and units[0].contexts:

@@ -1,7 +1,7 @@
 r"""The one kernel: evaluate, invert and build piecewise-linear curves. Pure tensors, no parameters.
 
 The paper sums a ``[batch, units, buckets]`` activation tensor against the bucket weights. The same function is a
-prefix sum over the weights, once a step, and then for each input two gathers and one multiply-add:
+prefix sum over the weights, once per step, and then two gathers and one multiply-add for each input:
 
 .. math:: z = k_i + f\,(k_{i+1} - k_i), \qquad k_{j+1} = k_j + \Delta\,w_j, \quad k_0 = L - \Delta + b.
 
@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from isolayer.curves.evaluation import Extrapolation
 from isolayer.grid import Grid
-
-Extrapolation = Literal["clip", "extend"]
 
 
 def knot_values(slope: Tensor, bias: Tensor | None = None, *, grid: Grid) -> Tensor:
@@ -87,9 +86,8 @@ class _PrefixSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        before = grad.cumsum(
-            -1
-        )  # constant beyond the last non-zero gradient, so that what follows is exactly zero there
+        # The sum is constant after the last non-zero gradient, so the result is exactly zero there.
+        before = grad.cumsum(-1)
         return before[..., -1:] - before + grad
 
 
@@ -103,11 +101,11 @@ def piecewise_linear(
 
     Args:
         x: Inputs, any shape. NaN gives NaN for that element only.
-        knot_values: One curve a row, shape ``[curves, buckets + 1]``.
+        knot_values: One curve per row, shape ``[curves, buckets + 1]``.
         rows: The curve of each input, integers that broadcast against ``x``. By default the first, or, where there
             are several, curve ``u`` for column ``u`` of ``x``.
         grid: Where the knots are.
-        extrapolation: ``"clip"`` holds the end values outside the grid (the paper's); ``"extend"`` has slope 1 there.
+        extrapolation: Outside the grid, ``"clip"`` (the paper's) holds the end value and ``"extend"`` has slope 1.
 
     >>> grid = Grid(lower=0, upper=2, step=1)
     >>> piecewise_linear(torch.tensor([0.5, 1.5]), torch.tensor([[-1.0, 0.0, 1.0, 4.0]]), grid=grid)
@@ -143,7 +141,7 @@ def _index(bucket: Tensor, rows: Tensor | None, curves: Tensor) -> Tensor:
     width = curves.shape[-1]
     if rows is not None:
         return bucket.add_(rows, alpha=width)
-    if len(curves) > 1:  # a broadcast over few units is slow: add 64 rows at a time
+    if len(curves) > 1:  # broadcasting over few units is slow, so add 64 rows at a time
         flat, tile = bucket.view(-1), _tile(len(curves), width, bucket.device)
         rest = flat.numel() % tile.numel()
         flat[: flat.numel() - rest].view(-1, tile.numel()).add_(tile)
@@ -159,7 +157,7 @@ def _ends(curves: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _exported(x: Tensor, curves: Tensor, rows: Tensor, grid: Grid) -> Tensor:
-    """The formula in operations that every exporter knows."""
+    """The formula in operations that every exporter supports."""
     place: Tensor = grid.place(x)
     index = place.int().clamp(1, grid.buckets - 1) + rows.to(torch.int32) * curves.shape[-1]
     start, end = _ends(curves, index)
@@ -167,10 +165,10 @@ def _exported(x: Tensor, curves: Tensor, rows: Tensor, grid: Grid) -> Tensor:
 
 
 def _compiled(x: Tensor, curves: Tensor, rows: Tensor, grid: Grid) -> Tensor:
-    """The formula as Inductor makes the most of it; the compiler derives the backward.
+    """The formula in the form that Inductor compiles best; the compiler derives the backward.
 
-    ``fmax`` takes NaN to bucket 1, so no index needs checking. 16 bits on the way keep Inductor's own loop scalar:
-    gcc then makes faster gathers of it than Inductor does.
+    ``fmax`` maps NaN to bucket 1, so no index needs checking. The 16-bit conversion keeps Inductor's loop scalar, and
+    gcc then vectorises the gathers better than Inductor does.
     """
     place = x * (1 / grid.step) + (1 - grid.lower / grid.step)
     end_ = grid.buckets * (1 - torch.finfo(x.dtype).eps)
@@ -191,7 +189,7 @@ def _inside(grad: Tensor, x: Tensor, grid: Grid) -> Tensor:
 
 
 class _PiecewiseLinear(torch.autograd.Function):
-    """The formula with a backward of its own: two scatter-adds, where that of plain indexing is many times slower."""
+    """The formula with its own backward of two scatter-adds; the backward of plain indexing is many times slower."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, curves: Tensor, rows: Tensor | None, grid: Grid) -> Tensor:
@@ -223,41 +221,44 @@ class _PiecewiseLinear(torch.autograd.Function):
 def piecewise_linear_inverse(
     z: Tensor, knot_values: Tensor, rows: Tensor | None = None, *, grid: Grid, extrapolation: Extrapolation = "clip"
 ) -> Tensor:
-    r"""The smallest ``x`` on the grid whose value reaches ``z``: :math:`x = \inf\{t : k(t) \ge z\}`.
+    r"""The smallest input on the grid that a curve maps to at least ``z``: :math:`x = \inf\{t : k(t) \ge z\}`.
 
-    Exact on strictly increasing parts, the left edge on flats. Curves must be non-decreasing. The knot is found by
-    bisection, so the cost of an input grows with the logarithm of the buckets.
+    It is exact where the curve rises and the left end where the curve is flat. Curves must be non-decreasing. The knot
+    is found by bisection, so the cost of an input grows with the logarithm of the number of buckets.
 
     Args:
         z: Values to look up, any shape; NaN stays NaN.
-        knot_values: One curve a row, shape ``[curves, buckets + 1]``.
+        knot_values: One curve per row, shape ``[curves, buckets + 1]``.
         rows: The curve of each value, integers that broadcast against ``z``; by default the first.
         grid: Where the knots are.
-        extrapolation: Outside the curve's range: the grid's end (``"clip"``), or on with slope 1 (``"extend"``).
+        extrapolation: For a value outside the curve's range: the nearest end of the grid (``"clip"``), or beyond it
+            with slope 1 (``"extend"``).
 
     >>> grid = Grid(lower=0, upper=2, step=1)
     >>> piecewise_linear_inverse(torch.tensor([0.5, 1.0]), torch.tensor([[-1.0, 0.0, 1.0, 1.0]]), grid=grid)
     tensor([0.5000, 1.0000])
     """
+    first = torch.zeros_like(z, dtype=torch.int64)
     if rows is not None:
         z = _expanded(z, rows)
-    offset = torch.zeros_like(z, dtype=torch.int64)
-    if rows is not None:
-        offset += rows.long() * knot_values.shape[-1]
-
-    def value(index: Tensor) -> Tensor:
-        return torch.take(knot_values, offset + index)
-
-    low, high = torch.ones_like(offset), torch.full_like(offset, grid.buckets)  # the answer's knot lies in [low, high]
-    for _ in range(grid.buckets.bit_length()):
-        middle = (low + high) // 2
-        reached = value(middle) >= z
-        low, high = torch.where(reached, low, middle + 1).clamp(max=grid.buckets), torch.where(reached, middle, high)
-    left = (high - 1).clamp(min=1)
-    start, end = value(left), value(high)
-    width_of = torch.where(end > start, end - start, torch.ones_like(start))
-    fraction = ((z - start) / width_of).clamp(0, 1)
+        first = (rows.long() * knot_values.shape[-1]).expand(z.shape)
+    right = _first_knot_at_least(z, knot_values, first, grid)
+    left = (right - 1).clamp(min=1)
+    start, end = torch.take(knot_values, first + left), torch.take(knot_values, first + right)
+    rise = end - start
+    flat = rise <= 0  # only where z lies outside the curve's range
+    fraction = torch.where(flat, (z > end).to(z.dtype), (z - start) / torch.where(flat, 1.0, rise)).clamp(0, 1)
     x = grid.lower + grid.step * ((left - 1) + fraction)
     if extrapolation == "extend":
         x = x + (z - start).clamp(max=0) + (z - end).clamp(min=0)
-    return x
+    return torch.where(z.isnan(), z, x)
+
+
+def _first_knot_at_least(z: Tensor, knot_values: Tensor, first: Tensor, grid: Grid) -> Tensor:
+    """The first knot in ``1 .. buckets`` whose value is at least ``z``, by bisection; the last if there is none."""
+    low, high = torch.ones_like(first), torch.full_like(first, grid.buckets)
+    for _ in range(grid.buckets.bit_length()):
+        middle = (low + high) // 2
+        reached = torch.take(knot_values, first + middle) >= z
+        low, high = torch.where(reached, low, middle + 1).clamp(max=grid.buckets), torch.where(reached, middle, high)
+    return high

@@ -11,10 +11,10 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from isolayer.curves.evaluation import Extrapolation
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.functional import (
-    Extrapolation,
     apply,
     knot_slopes,
     knot_values,

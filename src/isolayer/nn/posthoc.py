@@ -1,13 +1,19 @@
-"""The paper's alternating procedure (section 4): freeze a model, fit its curves exactly, put them on top of it.
+"""The paper's alternating procedure (section 4): freeze a model, fit its curves exactly, and put them on top of it.
 
-Training the model is not known here: this is the second phase, and what it returns can be trained further by gradient.
+How the model is trained does not matter here: this is the second phase, and its result can be trained further.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -15,20 +21,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.fitting.hierarchy import Shrinkage
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.nn.context import ContextIsotonicLayer
-from isolayer.nn.convert import table_layer
-from isolayer.nn.isotonic import IsotonicLayer
+from isolayer.nn.context_ids import CURVE, checked_ids, slot_table, slots
+from isolayer.nn.convert import Layer, from_layer, to_layer
+from isolayer.storage import read_once, whole_file
 
-_BLOCK = 1_000_000  # rows held before they become sums
-_MOST_COMBINATIONS = 50_000_000  # entries of the table from ids to curves: 8 bytes each
+_BLOCK = 1_000_000  # rows kept before they are added to the histograms
+_MOST_COMBINATIONS = 50_000_000  # entries of the table from ids to curves
+_FORMAT = "isolayer calibrated model 1"
 
 
 class CalibratedModel(nn.Module):
-    """A model with fitted curves on top, one a task and context: what `calibrate` returns.
+    """A model with fitted curves on top, one per task and context: what `calibrate` returns.
+
+    Its ``curves`` are those of the exact fit, with their bands and counts: save them, compare them, write them as SQL.
+    Its ``layers``, one per task, start as these curves and have ordinary parameters. For serving, the curves are
+    fastest as ``FrozenCurves.from_curves(calibrated.curves, calibrated.contexts)``.
 
     Args:
         model: Anything from inputs to logits, ``[batch]`` or ``[batch, tasks]``.
@@ -42,46 +53,72 @@ class CalibratedModel(nn.Module):
 
     row_of: Tensor
 
-    def __init__(self, model: nn.Module, curves: list[Curves], contexts: Mapping[str, int]) -> None:
+    def __init__(self, model: nn.Module, curves: Sequence[Curves], contexts: Mapping[str, int]) -> None:
         super().__init__()
-        self.model, self.contexts = model, dict(contexts)
-        if not contexts:
-            self.layer: nn.Module = _layer(curves, None)
-            return
-        sizes = [size + 1 for size in contexts.values()]  # room for -1, which is unknown
-        combinations = math.prod(sizes)
-        if combinations > _MOST_COMBINATIONS:
-            raise InputError(
-                f"contexts: expected at most {_MOST_COMBINATIONS} combinations, got {combinations}; "
-                "hash the largest feature into fewer ids"
-            )
-        ids = np.stack(np.unravel_index(np.arange(combinations), sizes), 1) - 1  # [combinations, features]
-        columns = {name: ids[:, i] for i, name in enumerate(contexts)}
-        # Each task has its own table of curves: a row of the layer stands for one choice of rows in all of them.
-        served = np.stack([curve.rows_of(columns, combinations) for curve in curves], 1)  # [combinations, tasks]
-        rows, row_of = np.unique(served, axis=0, return_inverse=True)
-        self.register_buffer("row_of", torch.from_numpy(row_of.reshape(-1)))
-        self.layer = _layer(curves, rows)
+        self.model, self.contexts, self.curves = model, dict(contexts), tuple(curves)
+        self.layers = nn.ModuleList(to_layer(curve, dtype=torch.float32) for curve in self.curves)
+        if contexts:
+            rows = torch.as_tensor(_rows(self.curves, self.contexts), dtype=torch.int32)
+            self.register_buffer("row_of", slot_table(rows, self.contexts), persistent=False)
 
     def forward(self, inputs: Any, context: Mapping[str, Tensor] | None = None) -> Tensor:
         """Calibrated logits of the shape of the model's.
 
         Args:
             inputs: What the model takes; a tuple is given as several arguments.
-            context: Ids ``[batch]`` of each feature; -1 is unknown.
+            context: Ids ``[batch]`` of each feature. An unknown id, -1 or one outside the table, is served by the next
+                coarser curve.
         """
         logit = _logits(self.model, inputs)
+        columns = logit.reshape(len(logit), -1).unbind(1)
         if not self.contexts:
-            calibrated: Tensor = self.layer(logit)
+            parts = [layer(column) for layer, column in zip(self.layers, columns, strict=True)]
         else:
-            row = torch.zeros(len(logit), dtype=torch.int64, device=logit.device)
-            for name, size in self.contexts.items():
-                ids = (context or {}).get(name)
-                if ids is None:
-                    raise InputError(f"context: expected a tensor for {name!r}, got none; add it, or -1s")
-                row = row * (size + 1) + torch.where(ids >= size, -1, ids).clamp(min=-1) + 1
-            calibrated = self.layer(logit, {"row": self.row_of[row]})
-        return calibrated.view(logit.shape)
+            rows = self.row_of.index_select(0, slots(context, self.contexts, len(logit))).unbind(1)
+            tasks = zip(self.layers, columns, rows, strict=True)
+            parts = [layer(column, {CURVE: row}) for layer, column, row in tasks]
+        return torch.cat(parts, dim=1).view(logit.shape)
+
+    def trained_curves(self) -> list[Curves]:
+        """The curves of the layers as they are now, after training by gradient; bands and counts are still the fit's.
+
+        >>> calibrated = CalibratedModel(nn.Identity(), [Curves.identity(Grid())], {})
+        >>> calibrated.trained_curves()[0].decision_function([0.5]).round(4).tolist()
+        [0.5]
+        """
+        pairs = zip(self.layers, self.curves, strict=True)
+        return [from_layer(cast("Layer", layer), like=curve) for layer, curve in pairs]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write one safetensors file: the weights of the model and of the layers, the curves and the contexts."""
+        tensors = {f"state.{name}": value.detach().cpu().clone() for name, value in self.state_dict().items()}
+        facts = {"format": _FORMAT, "contexts": self.contexts, "tasks": len(self.curves)}
+        tensors |= {f"curves.{task}": _tensor(_content(curve)) for task, curve in enumerate(self.curves)}
+        tensors["facts"] = _tensor(json.dumps(facts | {"digest": _digest(tensors)}).encode())
+        with whole_file(path) as part:
+            need("safetensors.torch").save_file(tensors, str(part))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], model: nn.Module) -> Self:
+        """Read what :meth:`save` wrote.
+
+        Args:
+            path: The file.
+            model: A model of the same architecture as the one that was calibrated; it takes the weights of the file,
+                is put into eval mode and frozen.
+        """
+        tensors = _tensors(path)
+        facts = json.loads(_bytes(tensors.pop("facts")))
+        curves = [_curves(_bytes(tensors.pop(f"curves.{task}"))) for task in range(facts["tasks"])]
+        calibrated = cls(model.eval().requires_grad_(False), curves, facts["contexts"])
+        try:
+            calibrated.load_state_dict({name.removeprefix("state."): value for name, value in tensors.items()})
+        except RuntimeError as error:
+            raise InputError(
+                f"model: expected the architecture that {str(path)!r} was saved with, got another; "
+                "build it with the same arguments"
+            ) from error
+        return calibrated
 
 
 def calibrate(
@@ -93,18 +130,19 @@ def calibrate(
     shrinkage: Shrinkage = "auto",
     strict: bool = True,
 ) -> CalibratedModel:
-    """Freeze a model and put on top of it the curves that calibrate it, one a task and context.
+    """Freeze a model and put on top of it the curves that calibrate it, one per task and context.
 
-    The model is run once over the batches; its logits become a histogram and the curves are fitted exactly. The result
-    serves as it is. Its ``layer`` has ordinary parameters, so that fine-tuning by gradient can go on from there: thaw
-    the model with ``calibrated.model.requires_grad_(True)`` and use `isolayer.parameter_groups`.
+    The model is run once over the batches; its logits become a histogram, to which the curves are fitted exactly. The
+    result can be served as it is, with its ``curves`` and `CalibratedModel.save`. Its layers have ordinary parameters,
+    so training by gradient can continue: unfreeze the model with ``calibrated.model.requires_grad_(True)`` and use
+    `isolayer.parameter_groups`.
 
     Args:
         model: Anything from inputs to logits, ``[batch]`` or ``[batch, tasks]``. It is put into eval mode and frozen.
         batches: ``(inputs, labels)`` or ``(inputs, labels, context)``. Labels have the shape of the logits; NaN means
             not observed. Use rows that the model was not trained on.
-        contexts: Name and number of ids of each context feature, coarse to fine; ids are in ``0 .. size - 1``, -1 is
-            unknown and served by the next coarser curve.
+        contexts: Name and number of ids of each context feature, coarse to fine. Ids are ``0 .. size - 1``; -1 is
+            unknown. Rows with an unknown id count towards the coarser curves, which also serve them.
         grid: Where the knots are.
         shrinkage: As in `isolayer.IsotonicCalibrator`.
         strict: Whether curves increase strictly.
@@ -116,11 +154,13 @@ def calibrate(
     >>> calibrated = calibrate(overconfident, [(x, label)])
     >>> bool((calibrated(x) - x).abs().mean() < 0.2)
     True
+    >>> calibrated.curves[0].predict_proba([0.0]).round(1).tolist()
+    [0.5]
     """
     model.eval().requires_grad_(False)
     sizes, grid = dict(contexts or {}), grid or Grid()
     histograms: list[Histogram] = []
-    held: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
+    held: list[_Rows] = []
     for batch in batches:
         held.append(_read(model, batch, sizes))
         if sum(len(logit) for logit, _, _ in held) >= _BLOCK:
@@ -130,7 +170,10 @@ def calibrate(
     if not histograms:
         raise InputError("batches: expected at least one batch, got none; a generator can be read only once")
     curves = [Curves.from_histogram(histogram, shrinkage=shrinkage, strict=strict) for histogram in histograms]
-    return CalibratedModel(model, curves, sizes)
+    return CalibratedModel(model, [_without_unknown(curve) for curve in curves], sizes)
+
+
+_Rows = tuple[Tensor, Tensor, dict[str, Tensor]]  # logits and labels [rows, tasks], ids [rows] of each feature
 
 
 def _logits(model: nn.Module, inputs: Any) -> Tensor:
@@ -141,28 +184,21 @@ def _logits(model: nn.Module, inputs: Any) -> Tensor:
 
 
 @torch.no_grad()
-def _read(
-    model: nn.Module, batch: tuple[Any, ...], sizes: Mapping[str, int]
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Logits and labels ``[batch, tasks]`` and the ids of one batch."""
+def _read(model: nn.Module, batch: tuple[Any, ...], sizes: Mapping[str, int]) -> _Rows:
+    """Logits, labels and ids of one batch."""
     inputs, labels, *rest = batch
     logit = _logits(model, inputs)
     if labels.shape != logit.shape:
         raise InputError(
             f"labels: expected the shape of the logits, {list(logit.shape)}, got {list(labels.shape)}; align them"
         )
-    given = rest[0] if rest else {}
-    missing = sorted(set(sizes) - set(given))
-    if missing:
-        raise InputError(f"batches: expected a context with {sorted(sizes)}, got none for {missing}; add it")
-    rows = len(logit)
-    return logit.reshape(rows, -1), labels.reshape(rows, -1), {name: given[name].reshape(rows) for name in sizes}
+    rows, context = len(logit), rest[0] if rest else None
+    ids = {name: checked_ids(context, name, size, training=True, batch=rows) for name, size in sizes.items()}
+    return logit.reshape(rows, -1), labels.reshape(rows, -1), ids
 
 
-def _added(
-    histograms: list[Histogram], held: list[tuple[Tensor, Tensor, dict[str, Tensor]]], grid: Grid
-) -> list[Histogram]:
-    """The sums of each task with those of the rows held."""
+def _added(histograms: list[Histogram], held: list[_Rows], grid: Grid) -> list[Histogram]:
+    """The histogram of each task, with the given rows added."""
     logit = torch.cat([logit for logit, _, _ in held]).double().cpu().numpy()  # [rows, tasks]
     label = torch.cat([label for _, label, _ in held]).double().cpu().numpy()
     context = {name: torch.cat([ids[name] for _, _, ids in held]).cpu().numpy() for name in held[0][2]}
@@ -174,10 +210,72 @@ def _added(
     return [old.merge(part) for old, part in zip(histograms, new, strict=True)] if histograms else new
 
 
-def _layer(curves: list[Curves], rows: NDArray[np.int64] | None) -> IsotonicLayer | ContextIsotonicLayer:
-    """The curves as a layer, one unit per task; ``rows [n, tasks]``, the row of each task's curve for every context."""
-    grid, base = curves[0].grid, torch.as_tensor(np.stack([curve.values[0] for curve in curves]))
-    if rows is None:
-        return IsotonicLayer(len(curves), grid=grid, extrapolation="extend").set_values(base)
-    values = np.stack([curve.values[rows[:, task]] for task, curve in enumerate(curves)], 1)  # [n, tasks, knots]
-    return table_layer(torch.as_tensor(values), base, grid=grid, name="row")
+def _without_unknown(curves: Curves) -> Curves:
+    """The curves without those of id -1: a context that is unknown is served by its ancestor."""
+    known = [np.ones(1, bool), *(np.all([key != -1 for key in keys], axis=0) for keys in curves.keys[1:])]
+    keys = tuple(tuple(key[kept] for key in keys) for keys, kept in zip(curves.keys, known, strict=True))
+    rows = np.concatenate(known)
+    tables = {name: getattr(curves, name)[rows] for name in ("values", "variance", "knot_weight", "count")}
+    return replace(curves, keys=keys, **tables)
+
+
+def _rows(curves: Sequence[Curves], contexts: Mapping[str, int]) -> NDArray[np.int64]:
+    """The row of each task's table for every combination of ids from -1, ``[combinations, tasks]``."""
+    sizes = [size + 1 for size in contexts.values()]
+    combinations = math.prod(sizes)
+    if combinations > _MOST_COMBINATIONS:
+        raise InputError(
+            f"contexts: expected at most {_MOST_COMBINATIONS} combinations, got {combinations}; "
+            "hash the largest feature into fewer ids"
+        )
+    ids = np.indices(sizes).reshape(len(sizes), combinations) - 1
+    columns = dict(zip(contexts, ids, strict=True))
+    return np.stack([curve.rows_of(columns, combinations) for curve in curves], axis=1)
+
+
+def _tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.numpy().tobytes())
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum over names, shapes and content."""
+    digest = sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _content(curves: Curves) -> bytes:
+    """The Parquet file of curves."""
+    with tempfile.TemporaryDirectory() as folder:
+        curves.save(Path(folder) / "curves.parquet")
+        return (Path(folder) / "curves.parquet").read_bytes()
+
+
+def _curves(content: bytes) -> Curves:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "curves.parquet").write_bytes(content)
+        return Curves.load(Path(folder) / "curves.parquet")
+
+
+def _tensors(path: str | PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a file that `CalibratedModel.save` wrote."""
+    safetensors = need("safetensors.torch")
+    content = read_once(path, "a calibrated model")
+    try:
+        tensors: dict[str, Tensor] = safetensors.load(content)
+        facts = json.loads(_bytes(tensors["facts"]))
+        rest = {name: tensor for name, tensor in tensors.items() if name != "facts"}
+        good = facts["format"] == _FORMAT and facts["digest"] == _digest(rest)
+    except (need("safetensors").SafetensorError, KeyError, ValueError, TypeError):
+        good = False
+    if not good:
+        raise InputError(
+            f"file: expected a whole file that CalibratedModel.save wrote, got {str(path)!r}; save it again"
+        )
+    return tensors

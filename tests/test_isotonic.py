@@ -85,7 +85,6 @@ def test_it_starts_as_the_identity(constraint):
     layer = IsotonicLayer(constraint=constraint)
     x = torch.linspace(-17, 8, 1001)
     torch.testing.assert_close(layer(x)[:, 0], x, atol=4e-6, rtol=0)
-    torch.testing.assert_close(torch.nn.functional.softplus(torch.tensor(math.log(math.e - 1))), torch.tensor(1.0))
 
 
 @pytest.mark.parametrize("init", [0.1, 0.5, 2.0])
@@ -150,7 +149,7 @@ def test_not_a_number_in_is_not_a_number_out_for_that_element():
     torch.testing.assert_close(z[1], layer(torch.tensor([[8.0, -17.0, 0.0]]))[0])
 
 
-def test_a_dead_slope_comes_back_only_when_revived():
+def test_a_negative_weight_becomes_positive_again_only_with_the_leaky_gradient():
     """The target rises; every weight starts below zero, where plain ReLU has no gradient at all."""
     x = torch.linspace(-3, 3, 400)
     target = torch.sigmoid(2 * x)
@@ -171,17 +170,17 @@ def test_a_dead_slope_comes_back_only_when_revived():
     assert loss_after_training(False) - entropy > 0.2
 
 
-def test_reviving_changes_the_gradient_of_dead_slopes_that_should_grow_and_nothing_else():
+def test_the_leaky_gradient_changes_that_of_negative_weights_that_should_grow_and_nothing_else():
     grid = Grid(0, 4, 1)
-    plain, reviving = (IsotonicLayer(grid=grid, leaky_gradient=leaky_gradient) for leaky_gradient in (False, True))
+    plain, leaky = (IsotonicLayer(grid=grid, leaky_gradient=leaky_gradient) for leaky_gradient in (False, True))
     weight = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0]])
-    for layer in (plain, reviving):
+    for layer in (plain, leaky):
         layer.weight.data.copy_(weight)
     x = torch.tensor([0.5, 3.9])
-    assert torch.equal(plain(x), reviving(x))
+    assert torch.equal(plain(x), leaky(x))
     for sign in (1, -1):
         grads = []
-        for layer in (plain, reviving):
+        for layer in (plain, leaky):
             layer.zero_grad()
             (sign * layer(x).sum()).backward()
             grads.append(layer.weight.grad.clone())
@@ -272,7 +271,7 @@ def test_its_cost_does_not_hold_a_tensor_of_buckets():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: IsotonicLayer(0), "units: expected a positive integer, got 0; one unit a task"),
+        (lambda: IsotonicLayer(0), "units: expected a positive integer, got 0; use one unit per task"),
         (
             lambda: IsotonicLayer(constraint="tanh"),
             "constraint: expected 'relu', 'softplus' or None, got 'tanh'; use 'relu'",
@@ -322,3 +321,53 @@ def test_every_coordinate_of_an_isotonic_embedding_rises_with_the_level(seed, le
     assert table.shape == (levels, dim)
     assert (table.diff(dim=0) >= 0).all()
     assert torch.equal(embed(torch.tensor([[0, levels - 1]]))[0, 1], table[-1])
+
+
+@pytest.mark.parametrize("way", ["eager", "compiled", "exported"])
+def test_a_level_beyond_the_table_is_the_nearest_one_when_served(way):
+    torch._dynamo.reset()
+    embed = IsotonicEmbedding(4, 2, init=0.5).eval()
+    level = torch.tensor([-9, -1, 0, 3, 4, 10**9])
+    run = {
+        "eager": lambda: embed,
+        "compiled": lambda: torch.compile(embed, fullgraph=True),
+        "exported": lambda: torch.export.export(embed, (level,)).module(),
+    }[way]()
+    torch.testing.assert_close(run(level)[:, 0], torch.tensor([0.0, 0.0, 0.0, 1.5, 1.5, 1.5]))
+
+
+@pytest.mark.parametrize(
+    ("layer", "values", "message"),
+    [
+        (
+            IsotonicLayer(constraint="softplus"),
+            torch.zeros(1, 126),
+            "set_values: expected constraint 'relu' or None and a bias, got another layer; use those",
+        ),
+        (
+            IsotonicLayer(2),
+            torch.zeros(2, 127),
+            "values: expected shape [2, 126], got [2, 127]; leave out the knot below the grid",
+        ),
+        (
+            IsotonicLayer(),
+            -torch.arange(126.0)[None],
+            "values: expected curves that never decrease, got one that does; use constraint=None",
+        ),
+    ],
+)
+def test_values_that_no_layer_can_take_are_refused(layer, values, message):
+    with pytest.raises(InputError) as error:
+        layer.set_values(values)
+    assert str(error.value) == message
+
+
+@given(seeds)
+@settings(deadline=None, max_examples=30)
+def test_a_layer_takes_any_values_and_gives_them_back(seed):
+    grid = GRIDS[2]
+    values = torch.randn(3, grid.buckets, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    rising = values.abs().cumsum(1) - 5
+    for constraint, wanted in (("relu", rising), (None, values)):
+        layer = IsotonicLayer(3, grid=grid, constraint=constraint).double().set_values(wanted)
+        torch.testing.assert_close(layer.curve()[1], wanted, atol=1e-12, rtol=0)

@@ -192,7 +192,7 @@ def test_multilinear_of_a_linear_function_is_that_function():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inputs": {}}, "inputs: expected 1 to 8, got 0; a lattice doubles in cost with each"),
+        ({"inputs": {}}, "inputs: expected 1 to 8, got 0; each doubles the cost"),
         (
             {"monotone": ("qality",)},
             "monotone: expected distinct names among ['quality'], got ('qality',); name inputs",
@@ -202,7 +202,7 @@ def test_multilinear_of_a_linear_function_is_that_function():
             {"monotone": ["quality"], "decreasing": ["quality"]},
             "decreasing: expected names that are not in monotone, got ['quality'] in both; choose one",
         ),
-        ({"units": 0}, "units: expected a positive integer, got 0; one unit a function"),
+        ({"units": 0}, "units: expected a positive integer, got 0; use one unit per function"),
         ({"constraint": None}, "constraint: expected 'relu' or 'softplus', got None; use 'relu'"),
         ({"init": -1.0}, "init: expected a slope >= 0 (above 0 under softplus), got -1.0; try 1.0"),
         (

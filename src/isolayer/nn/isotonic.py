@@ -1,4 +1,4 @@
-"""The layers that hold bucket weights: `IsotonicLayer`, one curve a unit, and `IsotonicEmbedding`, an ordered table.
+"""The layers that hold bucket weights: `IsotonicLayer`, one curve per unit, and `IsotonicEmbedding`, an ordered table.
 
 Parameters live here; the mathematics is in `functional`, the choice of a curve by context in `context`.
 """
@@ -25,8 +25,8 @@ from isolayer.nn.functional import (
 Constraint = Literal["relu", "softplus"] | None
 
 
-class _RevivingReLU(torch.autograd.Function):
-    """ReLU whose gradient also reaches a negative input when descending it would raise that input."""
+class _LeakyGradientReLU(torch.autograd.Function):
+    """ReLU whose gradient also reaches a negative input if a descent step along it would raise that input."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor) -> Tensor:
@@ -45,15 +45,15 @@ def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = Tru
     Args:
         weight: Raw weights, any shape.
         constraint: ``"relu"`` (the paper's), ``"softplus"`` (never exactly flat) or None (any slope).
-        leaky_gradient: Under ReLU, pass the gradient to a negative weight when the loss wants it larger. The function
-            is the same; without it a slope that once went below zero stays dead.
+        leaky_gradient: Under ReLU, pass the gradient on to a negative weight if the loss would have it larger. The
+            function is the same; without this, a weight that once became negative never changes again.
 
     >>> slopes(torch.tensor([-1.0, 2.0]), "relu")
     tensor([0., 2.])
     """
     if constraint == "relu":
         if leaky_gradient and torch.is_grad_enabled():
-            return apply(_RevivingReLU, weight)
+            return apply(_LeakyGradientReLU, weight)
         return torch.relu(weight)
     if constraint == "softplus":
         return torch.nn.functional.softplus(weight)
@@ -78,13 +78,13 @@ def initial_weight(init: float, constraint: Constraint) -> float:
 
 
 class IsotonicLayer(nn.Module):
-    r"""One monotone piecewise-linear curve a unit, from a raw logit to a calibrated one.
+    r"""One monotone piecewise-linear curve per unit, from a raw logit to a calibrated one.
 
     :math:`z(x) = \sum_j a_j(\mathrm{clip}(x, L, U))\,\mathrm{ReLU}(w_j) + L - \Delta + b` (eq. 1 to 6), evaluated at a
     cost that does not depend on the number of buckets. With ``init=1`` it starts as the identity.
 
     Args:
-        units: Number of curves, usually one a task.
+        units: Number of curves, usually one per task.
         grid: Bounds and bucket width.
         constraint: What keeps slopes non-negative: ``"relu"`` (the paper's), ``"softplus"``, or None for a general
             piecewise-linear function.
@@ -92,7 +92,7 @@ class IsotonicLayer(nn.Module):
         bias: Whether each unit has a bias.
         extrapolation: Outside the grid: ``"clip"`` (the paper's) or ``"extend"``, which continues with slope 1, so that
             no two scores tie.
-        leaky_gradient: Whether a bucket weight below zero can come back; see `slopes`.
+        leaky_gradient: Whether a negative bucket weight can become positive again; see `slopes`.
 
     >>> layer = IsotonicLayer(units=2)
     >>> layer(torch.tensor([-1.0, 0.5])).detach().round(decimals=4)
@@ -115,7 +115,7 @@ class IsotonicLayer(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-            raise InputError(f"units: expected a positive integer, got {units!r}; one unit a task")
+            raise InputError(f"units: expected a positive integer, got {units!r}; use one unit per task")
         if extrapolation not in ("clip", "extend"):
             raise InputError(
                 f"extrapolation: expected 'clip' or 'extend', got {extrapolation!r}; 'clip' is the paper's"
@@ -165,7 +165,10 @@ class IsotonicLayer(nn.Module):
         return torch.sigmoid(self(logit))
 
     def inverse(self, logit: Tensor) -> Tensor:
-        """Raw logits that the layer maps to these: exact on rising parts, the left edge on flats, ``[batch, units]``.
+        """The smallest raw logits that the layer maps to at least these, ``[batch, units]``.
+
+        It is exact where the curve rises and the left end where the curve is flat. A value outside the curve's range
+        has the nearest end of the grid under ``"clip"``, and continues with slope 1 under ``"extend"``.
 
         >>> IsotonicLayer().inverse(torch.tensor([0.25])).detach().round(decimals=5)
         tensor([[0.2500]])
@@ -243,7 +246,8 @@ class IsotonicEmbedding(nn.Module):
     :math:`E(l) = b + \sum_{m \le l} \mathrm{ReLU}(w_m)`: a level's embedding is the sum of the steps up to it.
 
     Args:
-        levels: Number of levels; ids are ``0 .. levels - 1``.
+        levels: Number of levels; ids are ``0 .. levels - 1``. In eager training others are refused; in eval mode,
+            compiled or exported they have the nearest level's embedding.
         dim: Size of the embedding.
         constraint: What keeps steps non-negative: ``"relu"`` or ``"softplus"``.
         init: Size of every step at the start.
@@ -282,14 +286,14 @@ class IsotonicEmbedding(nn.Module):
 
     def forward(self, level: Tensor) -> Tensor:
         """Embeddings of integer levels of any shape, ``[..., dim]``."""
-        if not torch.compiler.is_compiling() and level.numel():
-            low, high = int(level.min()), int(level.max())
+        if self.training and not torch.compiler.is_compiling() and level.numel():
+            low, high = (int(bound) for bound in torch.aminmax(level))
             if low < 0 or high >= self.levels:
                 raise InputError(
                     f"level: expected ids from 0 to {self.levels - 1}, got {low if low < 0 else high}; "
                     "clip them or make the table larger"
                 )
-        return torch.nn.functional.embedding(level, self.table())
+        return torch.nn.functional.embedding(level.clamp(0, self.levels - 1), self.table())
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""

@@ -2,7 +2,7 @@ r"""`MonotoneLattice`: a function of several inputs that is monotone in those de
 
 Values stand at the vertices of a grid and are interpolated multilinearly between them, so the function is monotone in
 an input exactly when its vertex values are, along that axis. Here belong the construction of such values and the layer
-that learns them; one input is the business of `layer`.
+that learns them; a function of one input is in `isotonic`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from isolayer.grid import Grid
 from isolayer.nn.isotonic import slopes
 
 _MOST_VERTICES = 1_000_000
-_MOST_INPUTS = 8  # an input doubles the corners that are read
+_MOST_INPUTS = 8  # each input doubles the number of corners that are read
 
 
 def monotone_vertices(rises: Tensor, axes: int) -> Tensor:
@@ -44,7 +44,7 @@ def monotone_vertices(rises: Tensor, axes: int) -> Tensor:
     if axes == 1:
         return rises.cumsum(0)
     # Along the last monotone axis the recursion is v_j = S_j + max_{m <= j} (p_m - S_{m-1}), with p_m what the other
-    # predecessors give and S the prefix sum of the rises: two scans for a row, so only the other axes are looped over.
+    # predecessors give and S the prefix sum of the rises: two scans per row, so the loop is over the other axes only.
     rows: dict[tuple[int, ...], Tensor] = {}
     for index in product(*(range(size) for size in rises.shape[: axes - 1])):
         rise = rises[index]
@@ -84,7 +84,7 @@ def multilinear(inputs: Sequence[Tensor], vertices: Tensor, grids: Sequence[Grid
     each input's grid; inputs are clipped to it. NaN gives NaN for that point only.
 
     Args:
-        inputs: One tensor ``[batch]`` an input.
+        inputs: One tensor ``[batch]`` per input.
         vertices: Shape ``[*sizes, units]``, where an input's size is its grid's ``buckets``.
         grids: Where the vertices of each input are.
 
@@ -137,7 +137,7 @@ class MonotoneLattice(nn.Module):
     tensor([[0.7000]])
     """
 
-    is_curve = True  # for parameter_groups
+    is_curve = True  # see parameter_groups
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class MonotoneLattice(nn.Module):
         return values.permute(*(self.order.index(name) for name in self.inputs), -1)
 
     def forward(self, columns: Mapping[str, Tensor]) -> Tensor:
-        """Values ``[batch, units]`` for inputs ``{name: [batch]}``; beyond its grid an input counts as its end."""
+        """Values ``[batch, units]`` for inputs ``{name: [batch]}``; an input outside its grid is clipped to it."""
         rows = None
         for name in self.inputs:
             if name not in columns:
@@ -215,9 +215,7 @@ class MonotoneLattice(nn.Module):
 
 def _check(inputs: Mapping[str, Grid], monotone: Sequence[str], decreasing: Sequence[str], units: int) -> None:
     if not 1 <= len(inputs) <= _MOST_INPUTS:
-        raise InputError(
-            f"inputs: expected 1 to {_MOST_INPUTS}, got {len(inputs)}; a lattice doubles in cost with each"
-        )
+        raise InputError(f"inputs: expected 1 to {_MOST_INPUTS}, got {len(inputs)}; each doubles the cost")
     for name, values in {"monotone": monotone, "decreasing": decreasing}.items():
         if isinstance(values, str) or set(values) - set(inputs) or len(set(values)) < len(values):
             raise InputError(f"{name}: expected distinct names among {list(inputs)}, got {values!r}; name inputs")
@@ -225,7 +223,7 @@ def _check(inputs: Mapping[str, Grid], monotone: Sequence[str], decreasing: Sequ
         both = sorted(set(monotone) & set(decreasing))
         raise InputError(f"decreasing: expected names that are not in monotone, got {both} in both; choose one")
     if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-        raise InputError(f"units: expected a positive integer, got {units!r}; one unit a function")
+        raise InputError(f"units: expected a positive integer, got {units!r}; use one unit per function")
     vertices = math.prod(grid.buckets for grid in inputs.values())
     if vertices > _MOST_VERTICES:
         raise InputError(f"inputs: expected at most {_MOST_VERTICES} vertices, got {vertices}; widen the steps")

@@ -1,13 +1,10 @@
 """Histograms are sums: merging, subtracting, scaling and regrouping agree with summing the rows again."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer.curves import parquet_io as artefact
 from isolayer.errors import InputError
 from isolayer.fitting import histogram as module
 from isolayer.fitting.histogram import Histogram, bin_of, bins
@@ -238,13 +235,3 @@ def test_a_fine_grid_has_bins_of_its_own():
     histogram = Histogram.from_arrays(logit, np.zeros(1000), grid=grid)
     np.testing.assert_array_equal(histogram.bin, np.unique(bin_of(logit, grid)))
     assert histogram.bin.max() == bins(grid) - 1 > np.iinfo(np.int16).max
-
-
-def test_files_with_narrow_bins_are_read(tmp_path):
-    histogram = Histogram.from_arrays(**rows_of(0, 50), grid=GRID)
-    histogram.save(tmp_path / "new.parquet")
-    assert_same(Histogram.load(tmp_path / "new.parquet"), histogram)
-    table = pq.read_table(tmp_path / "new.parquet")
-    place = table.column_names.index("bin")
-    pq.write_table(table.set_column(place, "bin", table["bin"].cast(pa.int16())), tmp_path / "old.parquet")
-    assert_same(artefact.load_histogram(tmp_path / "old.parquet"), histogram)

@@ -298,6 +298,15 @@ class Curves:
             row = np.where(at >= 0, self.starts[level] + at, row)
         return row
 
+    def check_keys(self) -> None:
+        """Raise unless every context is in the table once, and its parent too."""
+        for depth, keys in enumerate(self.keys):
+            if len(keys) != depth or len({len(key) for key in keys}) > 1:
+                raise InputError(f"keys: expected {depth} columns of one length at depth {depth}, got others; add them")
+        for _, finder in self._finders:
+            if (np.diff(finder.key) == 0).any():
+                raise InputError("curves: expected every context once, got one twice; drop one of its curves")
+
     @cached_property
     def _finders(self) -> tuple[tuple[NDArray[Any], _Finder], ...]:
         """For each context column its vocabulary, and where the curves of its depth are."""

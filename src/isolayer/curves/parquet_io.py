@@ -1,39 +1,33 @@
-"""Curves and histograms on disk: one Parquet file each, readable by any engine, written whole or not at all.
+"""Curves and histograms on disk: one Parquet file each, readable by any engine, written whole, verified when read.
 
-A file of curves has one row per curve: the context columns (NULL below their depth), ``level``, ``count``, and lists
-``values``, ``variance`` and ``knot_weight`` at the knots. A file of a histogram has one row per cell. Everything else
-is JSON under the key ``isolayer`` of the file's metadata. Nothing is pickled.
+A file of curves has one row per curve: the context columns (NULL below their depth), ``depth`` (how many of them pick
+the curve), ``count``, and lists ``values``, ``variance`` and ``knot_weight`` at the knots. A file of a histogram has
+one row per cell: the context columns, ``fold``, ``bin`` and the sums. Everything else is in the facts of
+:mod:`isolayer.curves.verified_file`.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.invariants import check_curves, check_histogram
+from isolayer.curves.verified_file import Facts, digest_of, read_verified, write_verified
 from isolayer.errors import InputError
-from isolayer.fitting.categories import combine, encode
+from isolayer.fitting.categories import combine, encode, present_codes
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
-from isolayer.storage import whole_file
 
-SCHEMA = 1  # raised when a reader of the number before could not make sense of the file
-
-_META = b"isolayer"
-_MAGIC = b"PAR1"
+_FACTS = ("scale", "extrapolation", "kind", "score_name", "label_name", "source", "settings")
 _LISTS = ("values", "variance", "knot_weight")
-_FACTS = ("scale", "extrapolation", "kind", "score_name", "label_name")
-_CELLS = ("fold", "bin", "count", "weight", "weight_squared", "positive", "logit")
+_PLACE, _SUMS = ("fold", "bin"), ("count", "weight", "weight_squared", "positive", "logit")
 
 
 def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
@@ -43,19 +37,20 @@ def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
         curves: The curves.
         path: Where to.
     """
-    _refuse_names(curves.contexts, ("level", "count", *_LISTS))
+    _refuse_names(curves.contexts, ("depth", "count", *_LISTS))
+    check_curves(curves)
     sizes = np.diff(curves.starts)
     columns: dict[str, Any] = {
         name: pa.array(
-            [value for level in curves.keys for value in _at_level(level, place)], _type_of(curves.keys[-1][place])
+            [value for level in curves.keys for value in _at_depth(level, place)], _type_of(curves.keys[-1][place])
         )
         for place, name in enumerate(curves.contexts)
     }
-    columns |= {"level": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), "count": curves.count}
+    columns |= {"depth": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), "count": curves.count}
     columns |= {name: _lists(getattr(curves, name)) for name in _LISTS}
-    facts = {name: getattr(curves, name) for name in _FACTS} | {"source": dict(curves.source)}
-    facts |= {"settings": dict(curves.settings)}
-    _write(pa.table(columns), path, "curves", curves.contexts, curves.grid, facts)
+    facts = {**_shared_facts(curves.contexts, curves.grid), **{name: getattr(curves, name) for name in _FACTS}}
+    facts |= {"source": dict(curves.source), "settings": dict(curves.settings), "knots": curves.grid.buckets}
+    write_verified(_table(columns, curves.contexts), facts, "curves", _digest_of_curves(curves), path)
 
 
 def load_curves(path: str | PathLike[str]) -> Curves:
@@ -67,33 +62,39 @@ def load_curves(path: str | PathLike[str]) -> Curves:
     ...     load_curves(f"{folder}/curves.parquet").predict_proba([0.0]).tolist()
     [0.5]
     """
-    table, facts = _read(path, "curves")
-    contexts, grid = tuple(facts["contexts"]), Grid(**facts["grid"])
-    level = table["level"].to_numpy()
-    if not len(table) or (np.diff(level) < 0).any() or level[0] != 0 or level[-1] > len(contexts):
-        raise _corrupt(path, "its levels are not in order")
-    keys = tuple(
-        tuple(_keys(table[name].filter(pa.array(level == depth))) for name in contexts[:depth])
-        for depth in range(len(contexts) + 1)
-    )
-    values, variance, knot_weight = (_matrix(table[name], grid.buckets, path) for name in _LISTS)
-    told = {name: facts[name] for name in (*_FACTS, "source", "settings")}
-    return Curves(grid, contexts, keys, values, variance, knot_weight, table["count"].to_numpy(), **told)
+    with read_verified(path, "curves") as (table, facts):
+        contexts, grid = _contexts(facts), Grid(**facts["grid"])
+        depth = table["depth"].to_numpy()
+        if not len(table) or (np.diff(depth) < 0).any() or depth[0] != 0 or depth[-1] > len(contexts):
+            raise InputError("depth: expected it in order from 0, got another; write it again")
+        keys = tuple(
+            tuple(_keys(table[name].filter(pa.array(depth == own)), name) for name in contexts[:own])
+            for own in range(len(contexts) + 1)
+        )
+        values, variance, knot_weight = (_matrix(table[name], grid.buckets) for name in _LISTS)
+        told = {name: facts[name] for name in _FACTS}
+        curves = Curves(grid, contexts, keys, values, variance, knot_weight, table["count"].to_numpy(), **told)
+        _refuse_unless_same(_digest_of_curves(curves), facts)
+        check_curves(curves)
+    return curves
 
 
 def save_histogram(histogram: Histogram, path: str | PathLike[str]) -> None:
-    """Write a histogram as one Parquet file, in one step."""
-    _refuse_names(histogram.contexts, _CELLS)
+    """Write a histogram as one Parquet file, in one step. Groups without a cell are not kept."""
+    _refuse_names(histogram.contexts, (*_PLACE, *_SUMS))
+    check_histogram(histogram)
+    histogram = _without_empty_groups(histogram)
     columns: dict[str, Any] = {
-        name: pa.array(key.tolist(), _type_of(key)).dictionary_encode().take(pa.array(histogram.group))
+        name: pa.array(key.tolist(), _type_of(key)).take(pa.array(histogram.group))
         for name, key in zip(histogram.contexts, histogram.keys, strict=True)
     }
-    columns |= {name: getattr(histogram, name) for name in _CELLS}
-    _write(pa.table(columns), path, "histogram", histogram.contexts, histogram.grid, {"source": dict(histogram.source)})
+    columns |= {name: getattr(histogram, name) for name in (*_PLACE, *_SUMS)}
+    facts = {**_shared_facts(histogram.contexts, histogram.grid), "source": dict(histogram.source)}
+    write_verified(_table(columns, histogram.contexts), facts, "histogram", _digest_of_histogram(histogram), path)
 
 
 def load_histogram(path: str | PathLike[str]) -> Histogram:
-    """Read what :func:`save_histogram` wrote.
+    """Read what :func:`save_histogram` wrote; every number is the same to the bit.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -101,94 +102,68 @@ def load_histogram(path: str | PathLike[str]) -> Histogram:
     ...     load_histogram(f"{folder}/day.parquet").keys[0].tolist()
     ['tv']
     """
-    table, facts = _read(path, "histogram")
+    with read_verified(path, "histogram") as (table, facts):
+        contexts = _contexts(facts)
+        coded = [encode(table[name], name) for name in contexts]
+        parts, group = combine([codes for _, codes in coded], [len(words) for words, _ in coded], len(table))
+        keys = tuple(words[part] for (words, _), part in zip(coded, parts, strict=True))
+        columns = {name: table[name].to_numpy() for name in (*_PLACE, *_SUMS)}
+        histogram = Histogram(Grid(**facts["grid"]), contexts, keys, group, **columns, source=facts["source"])
+        _refuse_unless_same(_digest_of_histogram(histogram), facts)
+        check_histogram(histogram)
+    return histogram
+
+
+def _digest_of_curves(curves: Curves) -> str:
+    told = {name: getattr(curves, name) for name in _FACTS} | {"source": dict(curves.source)}
+    facts = {**_shared_facts(curves.contexts, curves.grid), **told, "settings": dict(curves.settings)}
+    keys = [key for level in curves.keys for key in level]
+    return digest_of(facts, keys, [getattr(curves, name) for name in (*_LISTS, "count")])
+
+
+def _digest_of_histogram(histogram: Histogram) -> str:
+    facts = {**_shared_facts(histogram.contexts, histogram.grid), "source": dict(histogram.source)}
+    return digest_of(facts, histogram.keys, [getattr(histogram, name) for name in ("group", *_PLACE, *_SUMS)])
+
+
+def _shared_facts(contexts: Sequence[str], grid: Grid) -> Facts:
+    return {"contexts": list(contexts), "grid": {"lower": grid.lower, "upper": grid.upper, "step": grid.step}}
+
+
+def _contexts(facts: Mapping[str, Any]) -> tuple[str, ...]:
     contexts = tuple(facts["contexts"])
-    coded = [encode(table[name], name) for name in contexts]
-    parts, group = combine([codes for _, codes in coded], [len(words) for words, _ in coded], len(table))
-    keys = tuple(words[part] for (words, _), part in zip(coded, parts, strict=True))
-    fold, at, *sums = (table[name].to_numpy() for name in _CELLS)
-    return Histogram._gather(
-        Grid(**facts["grid"]),
-        contexts,
-        keys,
-        (group, fold.astype(np.int64), at.astype(np.int64)),
-        sums,
-        facts["source"],
-    )
+    if not all(isinstance(name, str) for name in contexts):
+        raise InputError(f"contexts: expected names, got {contexts}; write it again")
+    return contexts
 
 
-def _write(
-    table: pa.Table, path: str | PathLike[str], kind: str, contexts: Sequence[str], grid: Grid, facts: Mapping[str, Any]
-) -> None:
-    where = {"lower": grid.lower, "upper": grid.upper, "step": grid.step}
-    meta = {
-        "content": kind,
-        "schema": SCHEMA,
-        "library": _version(),
-        "contexts": list(contexts),
-        "grid": where,
-        **facts,
-    }
-    table = table.replace_schema_metadata({_META: json.dumps(meta).encode()})
-    with whole_file(path) as part:
-        pq.write_table(table, part, compression="zstd", write_page_checksum=True)
-
-
-def _read(path: str | PathLike[str], kind: str) -> tuple[pa.Table, dict[str, Any]]:
-    """The table of a file and its facts, or an InputError that says what is wrong with the file."""
-    source = Path(path)
-    if not source.is_file():
-        raise InputError(f"file: expected {kind} at {str(path)!r}, got no file; check the path")
-    _refuse_broken(source)
-    try:
-        table = pq.read_table(source, partitioning=None, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise _corrupt(path, str(error)) from error
-    facts = _facts(table, path)
-    if facts["schema"] > SCHEMA:
-        raise InputError(
-            f"file: expected schema {SCHEMA} or older, got the newer schema {facts['schema']} of isolayer "
-            f"{facts.get('library')} in {str(path)!r}; upgrade isolayer"
-        )
-    if facts["content"] != kind:
-        raise InputError(f"file: expected {kind}, got {facts['content']} in {str(path)!r}; load it as what it is")
-    return table, facts
-
-
-def _refuse_broken(path: Path) -> None:
-    """Raise unless the file starts and ends as Parquet does."""
-    with path.open("rb") as file:
-        start = file.read(4)
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 4, 0))
-        end = file.read(4)
-    if start != _MAGIC:
-        raise _corrupt(path, "it does not start as Parquet does")
-    if end != _MAGIC or size < 12:
-        raise InputError(f"file: expected a whole file, got {str(path)!r}, which is truncated; write it again")
-
-
-def _facts(table: pa.Table, path: str | PathLike[str]) -> dict[str, Any]:
-    try:
-        facts = json.loads((table.schema.metadata or {})[_META])
-    except (KeyError, ValueError) as error:
-        raise InputError(
-            f"file: expected one that isolayer wrote, got {str(path)!r} without its metadata; save it by isolayer"
-        ) from error
-    return dict(facts)
-
-
-def _corrupt(path: str | PathLike[str], why: str) -> InputError:
-    return InputError(f"file: expected a sound file, got {str(path)!r}, which is corrupt ({why}); write it again")
+def _refuse_unless_same(digest: str, facts: Mapping[str, Any]) -> None:
+    if digest != facts["digest"]:
+        raise InputError("content: expected the digest of what was saved, got another; write it again")
 
 
 def _refuse_names(contexts: Sequence[str], taken: Sequence[str]) -> None:
-    for name in set(contexts) & set(taken):
-        raise InputError(f"context {name}: expected a name other than {', '.join(taken)}, got {name!r}; rename it")
+    for name in contexts:
+        if name.casefold() in taken:  # most engines do not tell upper case from lower
+            raise InputError(f"context {name}: expected a name other than {', '.join(taken)}, got {name!r}; rename it")
 
 
-def _at_level(keys: tuple[NDArray[Any], ...], place: int) -> list[Any]:
-    """Values of a context in the curves of a level; None in levels above it."""
+def _table(columns: Mapping[str, Any], contexts: Sequence[str]) -> pa.Table:
+    """A table in which only context columns may be NULL."""
+    arrays = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+    fields = [pa.field(name, array.type, nullable=name in contexts) for name, array in arrays.items()]
+    return pa.Table.from_arrays([*arrays.values()], schema=pa.schema(fields))
+
+
+def _without_empty_groups(histogram: Histogram) -> Histogram:
+    present, group = present_codes(histogram.group, histogram.groups)
+    if not histogram.keys or len(present) == histogram.groups:
+        return histogram
+    return replace(histogram, keys=tuple(key[present] for key in histogram.keys), group=group)
+
+
+def _at_depth(keys: tuple[NDArray[Any], ...], place: int) -> list[Any]:
+    """Values of a context in the curves of a depth; None where the depth is above it."""
     return keys[place].tolist() if place < len(keys) else [None] * (len(keys[0]) if keys else 1)
 
 
@@ -198,26 +173,22 @@ def _type_of(key: NDArray[Any]) -> pa.DataType:
     return {"i": pa.int64(), "b": pa.bool_()}.get(kind, pa.string())
 
 
-def _keys(column: pa.ChunkedArray) -> NDArray[Any]:
-    values = column.to_pylist()
-    return np.array(values, dtype=object) if None in values else np.array(values)
+def _keys(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    words, codes = encode(column, name)
+    return words[codes]
 
 
 def _lists(matrix: NDArray[Any]) -> pa.ListArray:
     rows, knots = matrix.shape
+    if matrix.size >= 2**31:
+        raise InputError(f"curves: expected fewer than 2**31 values in a file, got {matrix.size}; use a coarser grid")
     flat = pa.array(np.ascontiguousarray(matrix).reshape(-1))
-    return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * knots), flat)
+    kind = pa.list_(pa.field("element", flat.type, nullable=False))
+    return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * knots), flat, type=kind)
 
 
-def _matrix(column: pa.ChunkedArray, knots: int, path: str | PathLike[str]) -> NDArray[Any]:
-    flat = column.combine_chunks().flatten().to_numpy()
-    if len(flat) != len(column) * knots:
-        raise _corrupt(path, f"its curves do not have {knots} knots")
-    return np.asarray(flat).reshape(-1, knots)
-
-
-def _version() -> str:
-    try:
-        return version("isolayer")
-    except PackageNotFoundError:
-        return "unknown"
+def _matrix(column: pa.ChunkedArray, knots: int) -> NDArray[Any]:
+    lists = column.combine_chunks()
+    if (np.diff(lists.offsets.to_numpy()) != knots).any():
+        raise InputError(f"lists: expected {knots} knots in each, got another number; write it again")
+    return np.asarray(lists.flatten().to_numpy()).reshape(-1, knots)

@@ -1,0 +1,66 @@
+"""What must hold of curves and of sums, whoever made them; checked when they are saved and when they are loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.curves.curves import Curves
+from isolayer.errors import InputError
+from isolayer.fitting.histogram import Histogram, bins
+
+_ROUNDING = 1e-9  # how far a sum of labels may exceed the sum of weights, relatively
+
+
+def check_curves(curves: Curves) -> None:
+    """Raise unless every curve is finite and never decreases, and every context is there once, with its parent.
+
+    >>> from isolayer.grid import Grid
+    >>> check_curves(Curves.identity(Grid()))
+    """
+    if len(curves.keys) != len(curves.contexts) + 1 or len(set(curves.contexts)) != len(curves.contexts):
+        raise InputError(f"contexts: expected each once, with its keys, got {curves.contexts}; name them anew")
+    shape = (curves.starts[-1], curves.grid.buckets)
+    for name in ("values", "variance", "knot_weight"):
+        _refuse_shape(name, getattr(curves, name), shape)
+    _refuse_shape("count", curves.count, shape[:1])
+    _refuse_unless("values", np.isfinite(curves.values), "finite")
+    _refuse_unless("values", np.diff(curves.values, axis=1) >= 0, "never decreasing")
+    for name in ("variance", "knot_weight", "count"):
+        column = getattr(curves, name)
+        _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")
+    curves.check_keys()
+
+
+def check_histogram(histogram: Histogram) -> None:
+    """Raise unless every cell is there once, in order, with sums that rows can have.
+
+    >>> check_histogram(Histogram.from_arrays([0.1], [1]))
+    """
+    cells, end = (len(histogram.group),), bins(histogram.grid)
+    for name in ("group", "fold", "bin", "count", "weight", "weight_squared", "positive", "logit"):
+        _refuse_shape(name, getattr(histogram, name), cells)
+    for name, limit in (("group", histogram.groups), ("fold", 127), ("bin", end)):
+        column = getattr(histogram, name)
+        _refuse_unless(name, (column >= 0) & (column < limit), f"from 0 to {limit - 1}")
+    place = (histogram.group.astype(np.int64) * 127 + histogram.fold) * end + histogram.bin
+    _refuse_unless("cells", np.diff(place) > 0, "in order, each once")
+    for name in ("count", "weight", "weight_squared", "positive"):
+        column = getattr(histogram, name)
+        _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")
+    _refuse_unless("logit", np.isfinite(histogram.logit), "finite")
+    _refuse_unless("positive", histogram.positive <= histogram.weight * (1 + _ROUNDING), "at most the weight")
+
+
+def _refuse_shape(name: str, column: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if column.shape != shape:
+        raise InputError(f"{name}: expected shape {shape}, got {column.shape}; give one entry per row and knot")
+
+
+def _refuse_unless(name: str, good: NDArray[np.bool_], rule: str) -> None:
+    if not good.all():
+        bad = np.argwhere(~good)
+        where = f"{len(bad)} entries that are not, first in row {bad[0][0]}"
+        raise InputError(f"{name}: expected it {rule}, got {where}; make it again")

@@ -1,0 +1,224 @@
+"""A Parquet file that can be trusted: bounded before it is read, read from one handle, and verified by a digest.
+
+A file holds one table and *facts*, JSON under the key ``isolayer`` of its metadata, which any engine may ignore. The
+facts say how many rows and which columns there are, so that a file is refused by its metadata alone when it promises
+something else, and hold a digest of the content, so that whatever loads is what was saved, to the bit. Nothing is
+pickled. What tables of curves and sums look like is the business of :mod:`isolayer.curves.parquet_io`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.storage import open_once, whole_file
+
+SCHEMA = 2  # raised when a reader of the number before could not make sense of the file
+
+_META, _MAGIC = b"isolayer", b"PAR1"
+_FREE = 1 << 26  # bytes that a table may take in memory whatever the size of its file
+_EXPANSION = 64  # beyond that, how many times its file; the writer compresses less rather than more
+_FOOTER = 1 << 24  # bytes that a string, and entries that a list of the footer may have
+
+# What broken bytes can make of Arrow, of JSON and of numbers.
+_BROKEN = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+Facts = dict[str, Any]
+
+
+def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, digest: str, path: Any) -> None:
+    """Write a table and its facts as one Parquet file, in one step.
+
+    Args:
+        table: The table.
+        facts: Plain values to keep with it.
+        content: What the table is, such as ``"curves"``.
+        digest: That of the content, by :func:`digest_of`.
+        path: Where to.
+    """
+    own = {"content": content, "schema": SCHEMA, "library": _version(), "rows": len(table), "columns": _types(table)}
+    meta = {**facts, **own, "digest": digest}
+    table = table.replace_schema_metadata({_META: _json(meta).encode()})
+    text = [field.name for field in table.schema if pa.types.is_string(field.type)]  # which repeats, unlike numbers
+    with whole_file(path) as part:
+        pq.write_table(table, part, compression="zstd", use_dictionary=text, write_page_checksum=True)
+        if _memory(table.schema, len(table), facts) > _allowed(part.stat().st_size):
+            pq.write_table(table, part, compression="none", use_dictionary=False, write_page_checksum=True)
+
+
+@contextmanager
+def read_verified(path: str | PathLike[str], content: str) -> Iterator[tuple[pa.Table, Facts]]:
+    """The table of a file and its facts; whatever fails in the block is an InputError that names the file.
+
+    Args:
+        path: The file.
+        content: What it must be.
+    """
+    with open_once(path, content) as file:
+        try:
+            yield _read(file, content, path)
+        except InputError as error:
+            if str(error).startswith("file: "):
+                raise
+            raise _corrupt(path, str(error).rpartition("; ")[0]) from error
+        except _BROKEN as error:
+            raise _corrupt(path, error) from error
+
+
+def digest_of(facts: Mapping[str, Any], keys: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]]) -> str:
+    """A digest of content, which does not depend on how it lies in a file.
+
+    Args:
+        facts: Plain values.
+        keys: Columns of strings, integers or booleans, with None for missing values.
+        arrays: Columns of numbers of any shape.
+
+    >>> digest_of({}, [np.array(["tv"])], [np.zeros(2)]) == digest_of({}, [np.array(["tv"])], [-np.zeros(2)])
+    False
+    """
+    digest = sha256(_json([facts, [key.tolist() for key in keys]]).encode())
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _read(file: BinaryIO, content: str, path: str | PathLike[str]) -> tuple[pa.Table, Facts]:
+    size = _refuse_broken(file, path)
+    limits = {"thrift_string_size_limit": _FOOTER, "thrift_container_size_limit": _FOOTER}
+    footer = pq.ParquetFile(file, **limits)
+    facts = _facts(footer.metadata.metadata, content, path)
+    _refuse_unbounded(footer.metadata, footer.schema_arrow, facts, size)
+    text = [field.name for field in footer.schema_arrow if pa.types.is_string(field.type)]
+    reader = pq.ParquetFile(
+        file, metadata=footer.metadata, page_checksum_verification=True, read_dictionary=text, **limits
+    )
+    return reader.read(), facts
+
+
+def _refuse_broken(file: BinaryIO, path: str | PathLike[str]) -> int:
+    """The size of a file that starts and ends as Parquet does."""
+    start = file.read(4)
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 4, 0))
+    end = file.read(4)
+    file.seek(0)
+    if start != _MAGIC:
+        raise _corrupt(path, "it does not start as Parquet does")
+    if end != _MAGIC or size < 12:
+        raise InputError(f"file: expected a whole file, got {str(path)!r}, which is truncated; write it again")
+    return size
+
+
+def _facts(metadata: Mapping[bytes, bytes] | None, content: str, path: str | PathLike[str]) -> Facts:
+    """The facts of a file of this version that holds what is asked for."""
+    text = (metadata or {}).get(_META)
+    if text is None:
+        raise InputError(
+            f"file: expected one that isolayer wrote, got {str(path)!r} without its metadata; save it by isolayer"
+        )
+    facts = dict(json.loads(text))
+    schema = int(facts["schema"])
+    if schema > SCHEMA:
+        raise InputError(
+            f"file: expected schema {SCHEMA} or older, got the newer schema {schema} of isolayer "
+            f"{facts.get('library')} in {str(path)!r}; upgrade isolayer"
+        )
+    if schema < SCHEMA:
+        raise InputError(
+            f"file: expected schema {SCHEMA}, got the older schema {schema} in {str(path)!r}, which has no digest; "
+            "write it again by this isolayer"
+        )
+    if facts["content"] != content:
+        raise InputError(f"file: expected {content}, got {facts['content']} in {str(path)!r}; load it as what it is")
+    return facts
+
+
+def _refuse_unbounded(metadata: Any, schema: pa.Schema, facts: Facts, size: int) -> None:
+    """Raise if the metadata promises anything but the columns and rows of the facts, or more than such a file holds."""
+    groups = [metadata.row_group(place) for place in range(min(metadata.num_row_groups, _FOOTER))]
+    rows, found = facts["rows"], {field.name: str(field.type) for field in schema}
+    if metadata.num_rows != rows or sum(group.num_rows for group in groups) != rows:
+        raise InputError(f"rows: expected {rows} as its facts say, got {metadata.num_rows}; write it again")
+    if found != facts["columns"]:
+        raise InputError(f"columns: expected those of its facts, {facts['columns']}, got {found}; write it again")
+    memory = max(
+        _memory(schema, rows, facts),
+        sum(group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns)),
+    )
+    if memory > _allowed(size):
+        raise InputError(f"size: expected at most {_allowed(size)} bytes of content, got {memory}; write it again")
+    for group in groups:
+        for place in range(group.num_columns):
+            column = group.column(place)
+            values = group.num_rows * (_knots(facts) if "." in column.path_in_schema else 1)
+            if column.num_values != values:
+                raise InputError(f"values: expected {values}, got {column.num_values}; write it again")
+
+
+def _memory(schema: pa.Schema, rows: int, facts: Mapping[str, Any]) -> int:
+    """Bytes that the numbers of a table take in memory."""
+    widths = [_width(field.type, facts) for field in schema]
+    return rows * sum(widths)
+
+
+def _width(kind: pa.DataType, facts: Mapping[str, Any]) -> int:
+    if pa.types.is_list(kind):
+        return _knots(facts) * _width(kind.value_type, facts)
+    return kind.byte_width if pa.types.is_integer(kind) or pa.types.is_floating(kind) else 1
+
+
+def _knots(facts: Mapping[str, Any]) -> int:
+    return int(facts.get("knots", 1))
+
+
+def _allowed(size: int) -> int:
+    return _FREE + _EXPANSION * size
+
+
+def _types(table: pa.Table) -> dict[str, str]:
+    return {field.name: str(field.type) for field in table.schema}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise InputError(f"settings: expected plain values, got {type(value).__name__}; convert it")
+
+
+def _corrupt(path: str | PathLike[str], why: object) -> InputError:
+    """Why a file is of no use, as one line."""
+    why = " ".join(str(why).split())
+    return InputError(f"file: expected a sound file, got {str(path)!r}, which is corrupt ({why}); write it again")
+
+
+def _version() -> str:
+    try:
+        return version("isolayer")
+    except PackageNotFoundError:
+        return "unknown"

@@ -124,6 +124,9 @@ def test_names_of_contexts():
     assert context_names(["device", "slot"]) == ("device", "slot")
     with pytest.raises(InputError, match=r"contexts: expected names in a tuple, got 'device'; use \('device',\)"):
         context_names("device")
+    for names in (("device", ""), (1,), (None,)):
+        with pytest.raises(InputError, match=r"contexts: expected names of columns, got \(.*; name each column"):
+            context_names(names)
 
 
 def test_combinations_are_in_lexicographic_order():

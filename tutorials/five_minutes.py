@@ -40,7 +40,7 @@ pq.write_table(pa.table(log), folder / "log.parquet")
 # %%
 calibrator = IsotonicCalibrator(("surface",), scale="prob")
 calibrator.fit_table(folder / "log.parquet", score="prob", label="click")
-calibrated = calibrator.predict_proba({"score": prob, "surface": surface})[:, 1]
+calibrated = calibrator.predict_proba(log)[:, 1]
 
 # %%
 for name, values in (("raw", prob), ("calibrated", calibrated)):

@@ -130,6 +130,19 @@ def test_a_broken_file_is_told_apart(tmp_path):
     assert "which is corrupt (" in message(bytes(flipped))
 
 
+def test_no_byte_can_change(tmp_path):
+    """Verified before Arrow parses anything: some damaged footers make Arrow end the process."""
+    path = tmp_path / "curves.parquet"
+    save_curves(Curves.identity(GRID), path)
+    sound = path.read_bytes()
+    for place in range(0, len(sound), 7):
+        damaged = bytearray(sound)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="file: expected"):
+            load_curves(path)
+
+
 def test_a_newer_or_foreign_file_is_told_apart(tmp_path, monkeypatch):
     path = tmp_path / "curves.parquet"
     with monkeypatch.context() as patch:
@@ -140,6 +153,9 @@ def test_a_newer_or_foreign_file_is_told_apart(tmp_path, monkeypatch):
     ):
         load_curves(path)
     pl.DataFrame({"a": [1]}).write_parquet(path)
+    with pytest.raises(InputError, match=r"file: expected one that isolayer wrote, got .* without its seal"):
+        load_curves(path)
+    verified_file.seal(path)
     with pytest.raises(InputError, match=r"file: expected one that isolayer wrote, got .* without its metadata"):
         load_curves(path)
     save_histogram(histogram(), path)
@@ -157,6 +173,9 @@ def rewritten(path, change=lambda table: table, **facts):
     told = json.loads(table.schema.metadata[b"isolayer"])
     told |= {name: fact(told[name]) if callable(fact) else fact for name, fact in facts.items()}
     pq.write_table(change(table).replace_schema_metadata({b"isolayer": json.dumps(told).encode()}), path)
+    with pytest.raises(InputError, match=r"got .* without its seal"):
+        load_curves(path)
+    verified_file.seal(path)
 
 
 def with_column(name, change):
@@ -245,6 +264,7 @@ def test_facts_are_json_and_nothing_else(tmp_path):
     table = pq.read_table(path)
     for text in (b"{", b"[]", b"3", b"{}", b"\xff", b"[" * 100_000):
         pq.write_table(table.replace_schema_metadata({b"isolayer": text}), path)
+        verified_file.seal(path)
         with pytest.raises(InputError, match=r"file: expected a sound file, got .*, which is corrupt"):
             load_curves(path)
 
@@ -349,6 +369,7 @@ def test_a_file_is_refused_by_its_metadata_before_any_column_is_read(tmp_path, m
     def write(**told):
         meta = {b"isolayer": json.dumps({**facts, **told}).encode()}
         pq.write_table(table.replace_schema_metadata(meta), path, compression="zstd")
+        verified_file.seal(path)
 
     def never(*_, **__):
         raise AssertionError("a column was read")

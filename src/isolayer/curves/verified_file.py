@@ -2,8 +2,11 @@
 
 A file holds one table and *facts*, JSON under the key ``isolayer`` of its metadata, which any engine may ignore. The
 facts say how many rows and which columns there are, so that a file is refused by its metadata alone when it promises
-something else, and hold a digest of the content, so that whatever loads is what was saved, to the bit. Nothing is
-pickled. What tables of curves and sums look like is the business of :mod:`isolayer.curves.parquet_io`.
+something else, and hold a digest of the content, so that whatever loads is what was saved, to the bit.
+
+Before the footer is a *seal*, a digest of all other bytes, which other engines skip. It is verified before Arrow sees
+any of them, since a damaged footer can make Arrow end the process. Nothing is pickled. What tables of curves and sums
+look like is the business of :mod:`isolayer.curves.parquet_io`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,7 +31,9 @@ from isolayer.storage import open_once, whole_file
 
 SCHEMA = 2  # raised when a reader of the number before could not make sense of the file
 
-_META, _MAGIC = b"isolayer", b"PAR1"
+_META, _MAGIC, _SEAL = b"isolayer", b"PAR1", b"isolayer seal: "
+_SEALED = len(_SEAL) + 32  # bytes before the footer
+_BLOCK = 1 << 20  # bytes hashed at once
 _FREE = 1 << 26  # bytes that a table may take in memory whatever the size of its file
 _EXPANSION = 64  # beyond that, how many times its file; the writer compresses less rather than more
 _FOOTER = 1 << 24  # bytes that a string, and entries that a list of the footer may have
@@ -65,6 +71,18 @@ def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, dige
         pq.write_table(table, part, compression="zstd", use_dictionary=text, write_page_checksum=True)
         if _memory(table.schema, len(table), facts) > _allowed(part.stat().st_size):
             pq.write_table(table, part, compression="none", use_dictionary=False, write_page_checksum=True)
+        seal(part)
+
+
+def seal(path: Path) -> None:
+    """Insert the digest of a Parquet file before its footer, where readers do not look."""
+    with path.open("r+b") as file:
+        start = _footer(file)
+        file.seek(start)
+        footer = file.read()
+        digest = _digest_of_bytes(file, start, start)
+        file.seek(start)
+        file.write(_SEAL + digest + footer)
 
 
 @contextmanager
@@ -106,6 +124,7 @@ def digest_of(facts: Mapping[str, Any], keys: Sequence[NDArray[Any]], arrays: Se
 
 def _read(file: BinaryIO, content: str, path: str | PathLike[str]) -> tuple[pa.Table, Facts]:
     size = _refuse_broken(file, path)
+    _refuse_unsealed(file, path)
     limits = {"thrift_string_size_limit": _FOOTER, "thrift_container_size_limit": _FOOTER}
     footer = pq.ParquetFile(file, **limits)
     facts = _facts(footer.metadata.metadata, content, path)
@@ -129,6 +148,38 @@ def _refuse_broken(file: BinaryIO, path: str | PathLike[str]) -> int:
     if end != _MAGIC or size < 12:
         raise InputError(f"file: expected a whole file, got {str(path)!r}, which is truncated; write it again")
     return size
+
+
+def _refuse_unsealed(file: BinaryIO, path: str | PathLike[str]) -> None:
+    """Raise unless every byte is as it was written."""
+    end = _footer(file)
+    file.seek(max(end - _SEALED, 0))
+    found = file.read(_SEALED)
+    if end < _SEALED or not found.startswith(_SEAL):
+        raise InputError(
+            f"file: expected one that isolayer wrote, got {str(path)!r} without its seal; save it by isolayer"
+        )
+    if _digest_of_bytes(file, end - _SEALED, end) != found.removeprefix(_SEAL):
+        raise _corrupt(path, "its bytes are not those that were written")
+    file.seek(0)
+
+
+def _footer(file: BinaryIO) -> int:
+    """Where the footer of a Parquet file starts; its length stands before the last four bytes."""
+    end = file.seek(-8, os.SEEK_END)
+    return max(end - int.from_bytes(file.read(4), "little"), 0)
+
+
+def _digest_of_bytes(file: BinaryIO, end: int, start: int) -> bytes:
+    """Digest of the bytes before ``end`` and of those from ``start`` on."""
+    digest = sha256()
+    file.seek(0)
+    while (left := end - file.tell()) > 0 and (block := file.read(min(left, _BLOCK))):
+        digest.update(block)
+    file.seek(start)
+    while block := file.read(_BLOCK):
+        digest.update(block)
+    return digest.digest()
 
 
 def _facts(metadata: Mapping[bytes, bytes] | None, content: str, path: str | PathLike[str]) -> Facts:

@@ -19,7 +19,8 @@ from isolayer import InputError, simulate
 from isolayer.debias import DualHead
 from isolayer.debias.baselines import Naive
 from isolayer.debias.diagnose import position_effect
-from isolayer.training.parquet_batches import Columns, LogBatches, ParquetLogs
+from isolayer.training.columns import Columns
+from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 from isolayer.training.train import Fit, load_weights, train
 
 COLUMNS = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
@@ -131,7 +132,10 @@ def test_columns_become_tensors(tmp_path):
     assert one.weight.tolist() == [0.5, 2]
     assert two.weight is None
     for columns, message in (
-        (Columns(["like"], ["click"], []), "column 'like': expected no nulls, got 1; fill them, unknown ids with -1"),
+        (
+            Columns(["like"], ["click"], []),
+            "column 'like': expected no nulls, got 1; fill them, and unknown ids with -1",
+        ),
         (Columns(["a"], ["click"], ["b"]), "column 'b': expected int64, got double; cast the column"),
     ):
         with pytest.raises(InputError) as error:
@@ -140,8 +144,14 @@ def test_columns_become_tensors(tmp_path):
     ragged = pa.table({"lists": pa.array([[1.0], [1.0, 2.0]])})
     with pytest.raises(InputError, match="expected lists of one length"):
         Columns("lists", [], []).batch(ragged)
-    with pytest.raises(InputError, match="features: expected finite values"):
-        Columns(["x"], [], []).batch(pa.table({"x": [float("nan")]}))
+    for value in (float("nan"), float("-inf"), 1e30):
+        with pytest.raises(
+            InputError,
+            match=rf"features: expected finite numbers up to 1e\+18, got {value:g} in 'y'".replace("+30", r"\+30"),
+        ):
+            Columns(["x", "y"], [], []).batch(pa.table({"x": [0.0], "y": [value]}))
+    with pytest.raises(InputError, match=r"got nan in 'v\[1\]'; repair the rows, or rescale the column"):
+        Columns("v", [], []).batch(pa.table({"v": [[0.0, float("nan")]]}))
 
 
 def test_a_run_leaves_what_it_says(log_file, tmp_path, capsys):
@@ -158,8 +168,10 @@ def test_a_run_leaves_what_it_says(log_file, tmp_path, capsys):
     assert len(losses) == 3
     assert losses[-1] < losses[0]
     assert done.held_out_loss == pytest.approx(min(losses), rel=1e-5)
-    assert list((tmp_path / "run" / "tensorboard").glob("version_*/events*"))
-    again = load_weights(dual_head(seed=9, alpha=0, beta=1), done.weights)
+    written = {"best.ckpt", "csv", "curves.parquet", "last.ckpt", "manifest.json", "model.json"}
+    written |= {"model.safetensors", "serving.onnx"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == written
+    again = load_weights(dual_head(seed=9, alpha=0, beta=1), tmp_path / "run")
     for one, two in zip(again.state_dict().values(), model.state_dict().values(), strict=True):
         assert torch.equal(one, two)
 
@@ -183,9 +195,26 @@ def test_stops_early_and_keeps_the_best(log_file, tmp_path):
     assert done.epochs < 30
     last = torch.load(done.checkpoint, weights_only=True)["state_dict"]
     best = torch.load(tmp_path / "best.ckpt", weights_only=True)["state_dict"]
-    kept = done.model.state_dict()
+    # The served curve is fitted afterwards, see below.
+    kept = {name: value for name, value in done.model.state_dict().items() if not name.startswith("served_curve")}
     assert all(torch.equal(kept[name], best[f"model.{name}"]) for name in kept)
     assert not all(torch.equal(kept[name], last[f"model.{name}"]) for name in kept)
+
+
+def test_served_probabilities_are_calibrated_by_the_end_of_training(tmp_path):
+    # Without an alpha loss nothing but the exact fit at the end trains the served curve.
+    feed = simulate.debias_feed("position", "spurious")
+    path = write(tmp_path / "day.parquet", feed.log(3_000))
+    fit = Fit(epochs=2, batch_size=512, progress=False)
+    done = train(dual_head(alpha=0), path, **COLUMNS, folder=tmp_path / "run", fit=fit)
+    fresh = feed.log(3_000, seed=9)
+    features, click = torch.from_numpy(fresh["features"]), fresh["click"]
+    served = done.model.serving()(features)
+    prob = served["click_prob"].double().numpy()
+    third = np.digitize(prob, np.quantile(prob, [1 / 3, 2 / 3]))
+    for part in range(3):
+        assert prob[third == part].mean() == pytest.approx(click[third == part].mean(), rel=0.1)
+    assert torch.sigmoid(served["click"]).mean() > 1.5 * click.mean()  # relevance is that of the top position
 
 
 def test_without_rows_held_out_every_epoch_is_run(log_file, tmp_path):
@@ -294,8 +323,14 @@ def test_the_same_command_under_torchrun(log_file, tmp_path):
         ),
         (
             {"start": "nowhere.ckpt"},
-            "start: expected a checkpoint of an earlier run, got 'nowhere.ckpt'; check the path",
+            "start: expected a checkpoint of an earlier run at 'nowhere.ckpt', got no file; check the path",
         ),
+        (
+            {"features": ["click"]},
+            "features: expected no labels, contexts or weights among them, got ['click']; leave them out, since they",
+        ),
+        ({"features": []}, "features: expected at least one column, got none; name some"),
+        ({"tasks": []}, "tasks: expected at least one label column, got none; name some"),
     ],
 )
 def test_mistakes_are_named_and_nothing_is_written(log_file, tmp_path, options, message):
@@ -313,9 +348,10 @@ def test_a_start_that_is_no_checkpoint_of_this_model_is_refused(log_file, tmp_pa
         start.write_bytes(content)
     else:
         weights = {f"model.{name}": torch.zeros(3) for name in dual_head().state_dict()}
-        torch.save({"state_dict": weights, "optimizer_states": [{}]}, start)
+        known = {"features": "features", "tasks": ["click"], "contexts": {"position": 10, "device": 3}}
+        torch.save({"state_dict": weights, "optimizer_states": [{}], "isolayer_columns": known}, start)
     with pytest.raises(
-        InputError, match=r"start: expected a checkpoint of the same model, got '.*last.ckpt'; give the"
+        InputError, match=r"start: expected a checkpoint of the same model at '.*last.ckpt', got .*; give"
     ):
         train(dual_head(), **COLUMNS, logs=log_file, folder=tmp_path / "run", start=start)
 
@@ -334,7 +370,8 @@ def test_small_and_empty_logs(tmp_path):
     ("make", "message"),
     [
         (lambda: Fit(epochs=0), "epochs: expected at least 1, got 0; raise it"),
-        (lambda: Fit(lr=0), "lr: expected a positive number, got 0; raise it"),
+        (lambda: Fit(lr=0), "lr: expected a positive number up to 1e+06, got 0; choose another"),
+        (lambda: Fit(curve_lr=1e38), "curve_lr: expected a positive number up to 1e+06, got 1e+38; choose another"),
         (
             lambda: ParquetLogs("x", Columns([], [], []), held_out=1),
             "held_out: expected a share from 0 to below 1, got 1; try 0.1",

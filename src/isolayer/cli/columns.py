@@ -52,7 +52,7 @@ def _remedy(option: str, found: Sequence[str], columns: Sequence[str], log: str)
         return f"name it: {option} COLUMN"
     features = "'feature_*'" if any(name.startswith("feature_") for name in columns) else "COLUMNS"
     log = "LOG" if log == "-" else shlex.quote(log)
-    steps = " && ".join(f"isolayer {step} {log} --features {features}" for step in ("train", "score"))
+    steps = f"isolayer train {log} --features {features} && isolayer score {log}"
     return f"name it: --score COLUMN --scale prob, or have a ranker make scores: {steps}"
 
 

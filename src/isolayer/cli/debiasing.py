@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import warnings
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,8 +151,9 @@ def train(
 ) -> None:
     """Train a ranker on biased logs. Relevance is served; what position and device did to labels is not.
 
-    Writes weights, the learned curves and serving.onnx, a model that asks for features only; `isolayer score` adds its
-    probabilities to a log. Runs under torchrun as it is.
+    Writes weights, the learned curves and serving.onnx, a model that needs features only and knows their names;
+    `isolayer score` adds its probabilities to a log. These files replace those of an earlier run together, or not at
+    all. The same command runs under torchrun.
 
     Example: isolayer train log.parquet --features 'feature_*' --tasks click,skip --contexts position:10,device:3
     """
@@ -162,7 +163,7 @@ def train(
     columns = matching(features, _columns(logs))
     torch = need("torch")
     training, heads = need("isolayer.training.train"), need("isolayer.debias.heads")
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and what one could buy
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it lists devices and advertises products
     torch.manual_seed(seed)
     backbone = _backbone(len(columns), widths)
     model = heads.DualHead(
@@ -172,21 +173,23 @@ def train(
     trained = training.train(
         model, logs, features=columns, tasks=labels, contexts=list(sizes), folder=out, fit=fit, start=start
     )
-    trained.model.curves().save(out / "curves.parquet")
-    serving = _export(trained.model, len(columns), out / "serving.onnx")
+    if os.environ.get("RANK", "0") != "0":  # under torchrun one process speaks for all
+        return
     show(
         {
             "held_out_loss": trained.held_out_loss,
             "epochs": trained.epochs,
             "checkpoint": trained.checkpoint,
             "weights": trained.weights,
-            "curves": out / "curves.parquet",
-            "serving": serving,
+            "curves": trained.curves,
+            "serving": trained.serving,
         },
         as_json=json,
     )
-    if serving is not None:
-        next_step("score", logs[0], "--features", features, "--model", serving)
+    if trained.serving is None:
+        note("no ONNX model was written: pip install 'isolayer[onnx]'")
+    else:
+        next_step("score", logs[0], "--model", trained.serving)
 
 
 def _columns(logs: list[Path]) -> list[str]:
@@ -230,27 +233,3 @@ def _backbone(features: int, widths: list[int]) -> Any:
     for before, after in zip([features, *widths[:-1]], widths, strict=True):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers)
-
-
-def _export(model: Any, features: int, path: Path) -> Path | None:
-    """Write the served part of a model as ONNX, its outputs named as in :class:`isolayer.debias.serving.Serving`."""
-    torch = need("torch")
-    serving = model.serving().eval()
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # which packages it could also export, were they here
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*", FutureWarning)
-            torch.onnx.export(
-                serving,
-                (torch.zeros(2, features),),
-                path,
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                output_names=serving.names,
-                external_data=False,
-                verbose=False,
-            )
-    except ImportError:
-        note("no ONNX model was written: pip install 'isolayer[onnx]'")
-        return None
-    return path

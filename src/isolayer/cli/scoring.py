@@ -2,95 +2,159 @@
 
 from __future__ import annotations
 
+import json as json_text
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from isolayer.cli.columns import Features, matching, next_step, refuse_text
+from isolayer.cli.columns import matching, next_step, refuse_text
 from isolayer.cli.files import check_output
 from isolayer.cli.logs import Json, Log, read
-from isolayer.cli.output import show
+from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
-from isolayer.storage import whole_file
+from isolayer.storage import read_once, read_set, whole_file
 
 BATCH = 65_536  # rows the model is asked about at once
+FAR = 10.0  # standard deviations between the mean of a feature here and in training that are worth a word
 
 
 def score(
     log: Log,
-    features: Features,
     model: Annotated[Path, typer.Option(help="The serving model, as `train` wrote it.")] = Path("model/serving.onnx"),
+    features: Annotated[
+        str | None,
+        typer.Option(help="Feature columns, if the log must have these and no others; by default the model's own."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where to write the rows, as Parquet.")] = Path("scored.parquet"),
     json: Json = False,
 ) -> None:
     """Add a trained ranker's probabilities to a log. They are what `isolayer fit` calibrates.
 
-    A model of the task click adds click_prob, its probability, and click_relevance, the logit to rank by. Name the
-    features as they were named to `train`. A calibrator is best fitted to rows the ranker was not trained on.
+    A model of the task click adds click_prob, its probability, and click_relevance, the logit to rank by. The model
+    knows the names of its feature columns; their order in the log does not matter. A calibrator is best fitted to rows
+    the ranker was not trained on.
 
-    Example: isolayer score log.parquet --features 'feature_*' --model model/serving.onnx --out scored.parquet
+    Example: isolayer score log.parquet --model model/serving.onnx --out scored.parquet
     """
     check_output(out, "--out", log, model)
     table, session = read(log), _session(model)
-    columns = matching(features, list(table.columns))
-    new = _new_columns(session, columns, list(table.columns))
-    refuse_text(table, columns)
+    known = _known_columns(session, model)
+    columns = _model_features(known, features, list(table.columns))
+    new = _new_columns(known, list(table.columns))
+    if not isinstance(known["features"], str):
+        refuse_text(table, columns)
     rows = table.to_pyarrow()
     if not len(rows):
         raise InputError(f"log: expected at least one row, got none in {log!r}; check what wrote it")
-    parts = [session.run(None, {"features": _matrix(part, columns)}) for part in rows.to_batches(max_chunksize=BATCH)]
-    for name, values in zip(new, zip(*parts, strict=True), strict=True):
-        rows = rows.append_column(name, [np.concatenate(values)])
+    matrix = _matrix(rows, known)
+    _compare_means(matrix, known)
+    answers = [session.run(None, {"features": matrix[at : at + BATCH]}) for at in range(0, len(matrix), BATCH)]
+    for name, values in zip(new, zip(*answers, strict=True), strict=True):
+        rows = rows.append_column(name, [_finite(name, np.concatenate(values))])
     with whole_file(out) as part:
         need("pyarrow.parquet").write_table(rows, part)
     show({"rows": len(rows), "columns": ", ".join(new), "written": out}, as_json=json)
-    task = new[0].removesuffix("_relevance")
+    task = known["tasks"][0]
     label = ["--label", task] if task in table.columns else []
     next_step("fit", out, "--score", f"{task}_prob", "--scale", "prob", *label)
 
 
 def _session(model: Path) -> Any:
-    """A serving model, ready to run."""
-    if not model.is_file():
-        raise InputError(
-            f"--model: expected a serving model at {str(model)!r}, got none; make one with `isolayer train`"
-        )
+    """A serving model, ready to run; beside a manifest it must be the file that was written with it."""
+    manifest = model.parent / "manifest.json"
+    if model.is_file() and manifest.is_file():
+        content = read_set(manifest, model.name)[model.name]
+    else:
+        content = read_once(model, "a serving model, as `isolayer train` writes it,", name="--model")
     runtime = need("onnxruntime")
     state = need("onnxruntime.capi.onnxruntime_pybind11_state")
+    unreadable = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented", "RuntimeException")
     try:
-        return runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    except (state.InvalidProtobuf, state.InvalidGraph, state.InvalidArgument, state.Fail) as error:
+        return runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except tuple(getattr(state, name) for name in unreadable) as error:
         raise InputError(
             f"--model: expected an ONNX model, got {str(model)!r}; give what `isolayer train` wrote"
         ) from error
 
 
-def _new_columns(session: Any, features: list[str], columns: list[str]) -> list[str]:
-    """Names of the columns a model adds: for each task its relevance and its probability."""
+def _known_columns(session: Any, model: Path) -> dict[str, Any]:
+    """What the model knows of its columns, out of its metadata, checked against its inputs and outputs."""
+    found = session.get_modelmeta().custom_metadata_map.get("isolayer")
     outputs = [one.name for one in session.get_outputs()]
-    inputs = [one.name for one in session.get_inputs()]
-    if inputs != ["features"] or outputs[1::2] != [f"{task}_prob" for task in outputs[::2]]:
+    try:
+        known: dict[str, Any] = json_text.loads(found or "{}")
+        features, tasks, width = known["features"], known["tasks"], known["width"]
+        expected = [name for task in tasks for name in (task, f"{task}_prob")]
+        shape = session.get_inputs()[0].shape
+        whole = isinstance(features, str) or len(features) == width
+        if whole and outputs == expected and shape[1:] == [width] == [len(known["mean"])] == [len(known["std"])]:
+            return known
+    except (LookupError, TypeError, ValueError):
+        pass
+    raise InputError(
+        f"--model: expected a model that knows its columns, as `isolayer train` writes it, got {str(model)!r} with "
+        f"outputs {outputs}; train it again"
+    )
+
+
+def _model_features(known: dict[str, Any], given: str | None, columns: list[str]) -> list[str]:
+    """The model's feature columns in its own order, all of which the log must have."""
+    own = [known["features"]] if isinstance(known["features"], str) else list(known["features"])
+    missing = [name for name in own if name not in columns]
+    if missing:
         raise InputError(
-            f"--model: expected a model of features as `isolayer train` writes it, got one with outputs {outputs}; "
-            "train it again"
+            f"log: expected the feature columns of the model, got none called {', '.join(missing)}; it has "
+            f"{', '.join(columns)}"
         )
-    expected = session.get_inputs()[0].shape[1]
-    if expected != len(features):
-        raise InputError(
-            f"--features: expected the {expected} columns that the model was trained on, got {len(features)}; "
-            "name them as for `isolayer train`"
-        )
-    new = [name for task in outputs[::2] for name in (f"{task}_relevance", f"{task}_prob")]
-    for name in set(new) & set(columns):
-        raise InputError(f"log: expected no column {name!r}, which is to be added, got one; rename it")
+    if given is not None:
+        named = matching(given, columns)
+        left_out, extra = [name for name in own if name not in named], [name for name in named if name not in own]
+        if left_out or extra:
+            got = [f"{', '.join(names)} {what}" for names, what in ((left_out, "left out"), (extra, "added")) if names]
+            raise InputError(f"--features: expected the columns of the model, got {' and '.join(got)}; leave it out")
+    return own
+
+
+def _new_columns(known: dict[str, Any], columns: list[str]) -> list[str]:
+    """Names of the columns a model adds: for each task its relevance and its probability."""
+    new = [name for task in known["tasks"] for name in (f"{task}_relevance", f"{task}_prob")]
+    for name in new:
+        if name in columns:
+            raise InputError(f"log: expected no column {name!r}, which is to be added, got one; rename it")
     return new
 
 
-def _matrix(rows: Any, features: list[str]) -> Any:
+def _matrix(rows: Any, known: dict[str, Any]) -> Any:
     """Features of rows as the model takes them, ``[rows, features]``."""
-    matrix = np.column_stack([rows[name].to_numpy(zero_copy_only=False).astype(np.float32) for name in features])
-    if not np.isfinite(matrix).all():
-        raise InputError("features: expected finite values, got NULL, NaN or infinity; repair those rows")
-    return matrix
+    if isinstance(known["features"], str):
+        lists = rows[known["features"]].combine_chunks()
+        flat = lists.flatten().to_numpy(zero_copy_only=False) if hasattr(lists, "flatten") else np.zeros(0)
+        if lists.null_count or len(flat) != len(rows) * known["width"]:
+            raise InputError(
+                f"column {known['features']}: expected lists of {known['width']} numbers, got {lists.type}; convert it"
+            )
+        matrix = flat.astype(np.float32).reshape(len(rows), -1)
+    else:
+        columns = [rows[name].to_numpy().astype(np.float32) for name in known["features"]]
+        matrix = np.column_stack(columns)
+    return _finite("features", matrix)
+
+
+def _finite(name: str, values: Any) -> Any:
+    if not np.isfinite(values).all():
+        raise InputError(f"{name}: expected finite values, got NULL, NaN or infinity; repair those rows")
+    return values
+
+
+def _compare_means(matrix: Any, known: dict[str, Any]) -> None:
+    """Say which features are far from what they were in training: often another unit, or another column."""
+    mean, std = np.asarray(known["mean"]), np.asarray(known["std"])
+    gap = np.abs(matrix.mean(0, dtype=np.float64) - mean)
+    for index in np.flatnonzero(gap > FAR * np.maximum(std, 1e-6 * np.abs(mean) + 1e-12)):
+        name = known["features"] if isinstance(known["features"], str) else known["features"][index]
+        note(
+            f"warning: the mean of {name} is {matrix[:, index].mean():.3g}, in training it was {mean[index]:.3g} with "
+            f"a standard deviation of {std[index]:.3g}"
+        )

@@ -1,7 +1,7 @@
-"""Parquet logs in batches of tensors, without ever holding a whole log: what a training loop reads.
+"""Parquet logs as a stream of batches for a training loop; no log is ever held in memory as a whole.
 
 Rows are shuffled twice: row groups change their order each epoch, and rows are drawn from a buffer of several row
-groups. Which rows are held out is decided by the seed alone, so every epoch, process and resumed run agrees on it.
+groups. Which rows are held out depends on the seed alone, so every epoch, process and resumed run agrees on it.
 """
 
 from __future__ import annotations
@@ -13,107 +13,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+import pyarrow
+import pyarrow.parquet
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from isolayer.errors import InputError, need
-
-
-class Batch(NamedTuple):
-    """Rows of a log as a debiasing model takes them."""
-
-    features: Tensor  # [batch, features]
-    context: dict[str, Tensor]  # {name: ids [batch]}
-    labels: dict[str, Tensor]  # {task: [batch]}
-    mask: dict[str, Tensor]  # {task: whether the row has a label [batch]}, for tasks with nulls
-    weight: Tensor | None  # [batch]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns of a log are what.
-
-    Args:
-        features: Numeric columns, or the name of one column of lists of equal length.
-        tasks: Label columns in [0, 1]; a null has no label.
-        contexts: Integer columns of context ids.
-        weight: A column of row weights.
-    """
-
-    features: str | Sequence[str]
-    tasks: Sequence[str]
-    contexts: Sequence[str]
-    weight: str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Every column that is read, once.
-
-        >>> Columns("features", ["click"], ["position"]).names
-        ['features', 'click', 'position']
-        """
-        features = [self.features] if isinstance(self.features, str) else list(self.features)
-        weight = [] if self.weight is None else [self.weight]
-        return list(dict.fromkeys([*features, *self.tasks, *self.contexts, *weight]))
-
-    def batch(self, table: Any) -> Batch:
-        """Tensors of a pyarrow table's rows."""
-        if isinstance(self.features, str):
-            features = _list_column(table, self.features)
-        else:
-            features = np.column_stack([_numbers(table, name, np.float32) for name in self.features])
-        if not np.isfinite(features).all():
-            raise InputError(f"features: expected finite values, got NaN or infinity in {self.features!r}; repair it")
-        labels, mask = {}, {}
-        for task in self.tasks:
-            if table[task].null_count:
-                mask[task] = torch.from_numpy(table[task].is_valid().to_numpy().copy())
-                table = table.set_column(table.schema.get_field_index(task), task, table[task].fill_null(0))
-            labels[task] = torch.from_numpy(_numbers(table, task, np.float32))
-        context = {name: torch.from_numpy(_numbers(table, name, np.int64)) for name in self.contexts}
-        weight = None if self.weight is None else torch.from_numpy(_numbers(table, self.weight, np.float32))
-        return Batch(torch.from_numpy(features), context, labels, mask, weight)
-
-
-def _numbers(table: Any, name: str, dtype: type[np.generic]) -> NDArray[Any]:
-    column = table[name]
-    if column.null_count:
-        raise InputError(f"column {name!r}: expected no nulls, got {column.null_count}; fill them, unknown ids with -1")
-    values = column.to_numpy()
-    if values.dtype.kind not in "biuf" or (values.dtype.kind == "f" and np.issubdtype(dtype, np.integer)):
-        raise InputError(f"column {name!r}: expected {np.dtype(dtype).name}, got {column.type}; cast the column")
-    return np.array(values, dtype=dtype)  # a copy: arrow's memory is read-only
-
-
-def _list_column(table: Any, name: str) -> NDArray[np.float32]:
-    column = table[name].combine_chunks()
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    if column.null_count or len(flat) % max(len(column), 1):
-        raise InputError(f"column {name!r}: expected lists of one length, got {column.type}; pad or split the column")
-    return np.array(flat, dtype=np.float32).reshape(len(column), -1)
+from isolayer.errors import InputError
+from isolayer.training.columns import Batch, Columns
 
 
 class RowGroup(NamedTuple):
-    """A piece of a file that is read at once."""
+    """A part of a file that is read at once."""
 
     path: str
-    place: int  # in its file
+    place: int  # index within its file
     rows: int
-    number: int  # among all row groups of the log
+    number: int  # index among all row groups of the log
 
 
 @dataclass(frozen=True)
 class ParquetLogs:
-    """One or more Parquet files as a log of rows, some of them held out.
+    """One or more Parquet files as one log, a share of whose rows is held out.
 
     Args:
         paths: A file, a folder of files, or several of either.
         columns: Which columns are what.
-        held_out: Share of the rows of every row group that is kept from training.
-        seed: Of the rows held out and of the order.
-        buffer: Rows among which the next batch is drawn.
+        held_out: Share of the rows of every row group that is held out from training.
+        seed: Seed of the held-out rows and of the order.
+        buffer: Number of rows from which the next batch is drawn.
     """
 
     paths: str | Path | Sequence[str | Path]
@@ -145,10 +72,9 @@ class ParquetLogs:
     @cached_property
     def row_groups(self) -> list[RowGroup]:
         """Row groups of the log, from the files' footers alone."""
-        parquet = need("pyarrow.parquet")
         groups: list[RowGroup] = []
         for path in self.files:
-            with parquet.ParquetFile(path) as file:
+            with _opened(path) as file:
                 missing = [name for name in self.columns.names if name not in file.schema_arrow.names]
                 if missing:
                     raise InputError(f"logs: expected columns {missing}, got {file.schema_arrow.names}; rename them")
@@ -166,42 +92,58 @@ class ParquetLogs:
         return sum(group.rows for group in self.row_groups)
 
     def share(self, *, train: bool, rank: int = 0, world: int = 1) -> list[tuple[RowGroup, NDArray[np.intp]]]:
-        """Row groups that a process reads, and which of their rows.
+        """The row groups that a process reads, and which rows of each.
 
-        Row groups are dealt out whole; where they are few, every process reads all and takes every ``world``-th row.
+        Row groups are distributed whole; if there are few, every process reads all and takes every ``world``-th row.
         """
         whole = len(self.row_groups) >= 4 * world
         mine = self.row_groups[rank::world] if whole else self.row_groups
-        pairs = ((group, self._rows(group, train=train)) for group in mine)
+        pairs = ((group, self.rows_of(group, train=train)) for group in mine)
         return [(group, rows if whole else rows[rank::world]) for group, rows in pairs]
 
-    def _rows(self, group: RowGroup, *, train: bool) -> NDArray[np.intp]:
+    def rows_of(self, group: RowGroup, *, train: bool) -> NDArray[np.intp]:
+        """Which rows of a row group are for training, or held out."""
         order = np.random.default_rng([self.seed, group.number]).permutation(group.rows)
         kept_back = round(group.rows * self.held_out)
         return np.sort(order[kept_back:] if train else order[:kept_back])
 
     def batches(self, *, batch_size: int, train: bool, world: int = 1) -> int:
-        """Batches that every process reads in an epoch: as many as the one with the fewest rows has."""
+        """Number of batches that every process reads in an epoch: as many as the process with the fewest rows has."""
         rows = [sum(len(rows) for _, rows in self.share(train=train, rank=rank, world=world)) for rank in range(world)]
         whole = min(rows) // batch_size if train else -(-min(rows) // batch_size)
         return max(whole, 1 if min(rows) else 0)
 
-    def read(self, group: RowGroup, rows: NDArray[np.intp]) -> Any:
-        """The given rows of a row group, as a pyarrow table."""
-        parquet = need("pyarrow.parquet")
-        with parquet.ParquetFile(group.path) as file:
-            return file.read_row_group(group.place, columns=self.columns.names).take(rows)
+    def read(self, group: RowGroup, rows: NDArray[np.intp] | None = None) -> Any:
+        """The given rows of a row group, by default all of them, as a pyarrow table."""
+        with _opened(group.path) as file:
+            try:
+                table = file.read_row_group(group.place, columns=self.columns.names)
+            except (OSError, pyarrow.ArrowException) as error:
+                raise InputError(_unreadable(group.path, error)) from error
+        return table if rows is None else table.take(rows)
+
+
+def _opened(path: str) -> Any:
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(_unreadable(path, error)) from error
+
+
+def _unreadable(path: str, error: Exception) -> str:
+    cause = str(error).partition("\n")[0]
+    return f"logs: expected a Parquet file at {path!r}, got one that cannot be read ({cause}); write it again"
 
 
 class LogBatches(IterableDataset[Batch]):
-    """An epoch of batches of one process: shuffled for training, in order for the rows held out.
+    """The batches that one process reads in an epoch: shuffled for training, in order for held-out rows.
 
     Args:
         logs: The log.
-        batch_size: Rows a batch, of one process.
-        train: Whether the rows to train on, or those held out.
-        epoch: Gives the number of the epoch, on which the order depends.
-        place: Gives the rank of this process and the number of processes.
+        batch_size: Rows per batch and process.
+        train: Whether to read the training rows or the held-out rows.
+        epoch: Returns the number of the epoch, on which the order depends.
+        place: Returns the rank of this process and the number of processes.
     """
 
     def __init__(
@@ -230,8 +172,7 @@ class LogBatches(IterableDataset[Batch]):
                 left -= 1
 
     def _blocks(self) -> Iterator[Any]:
-        """Tables of whole batches, but for the last, rows shuffled within each if training."""
-        pyarrow = need("pyarrow")
+        """Tables of whole batches, except the last; for training, rows are shuffled within each."""
         rank, world = self.place()
         share = self.logs.share(train=self.train, rank=rank, world=world)
         rng = np.random.default_rng([self.logs.seed, 1, self.epoch(), rank])

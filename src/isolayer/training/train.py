@@ -1,35 +1,43 @@
 """Train a debiasing model from Parquet logs: progress, early stopping, checkpoints, resume, new days, many processes.
 
-The one file that imports lightning. `train` is the front door; the classes are for those who run a trainer of their
-own. A model is anything with `DualHead`'s interface: ``forward(features, context)``, ``loss(outputs, labels, mask,
-weight)`` and, for every task, ``outputs[task].observed_logit``.
+`train` is the front door; what it is made of is in `lightning_module`, for those who run a trainer of their own.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
 import lightning
-import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from safetensors.torch import load_model, save_model
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
 
-from isolayer.debias.loss import stacked_labels, weighted_bce
+from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError
-from isolayer.nn.rates import parameter_groups
-from isolayer.training.parquet_batches import Batch, Columns, LogBatches, ParquetLogs
+from isolayer.training.checkpoints import read_checkpoint, start_from
+from isolayer.training.columns import Columns
+from isolayer.training.lightning_module import HELD_OUT_LOSS, LogData, LogModule
+from isolayer.training.log_check import check_log
+from isolayer.training.model_folder import (
+    CURVES,
+    SERVING,
+    WEIGHTS,
+    ModelColumns,
+    context_sizes,
+    load_weights,
+    save_model_folder,
+)
+from isolayer.training.parquet_batches import ParquetLogs
+from isolayer.training.served_curve import refit_served
 
-HELD_OUT_LOSS = "held_out_loss"
-_NOT_THE_USERS = (  # what lightning says of choices that are made here
+__all__ = ["Fit", "Trained", "load_weights", "train"]
+
+_FASTEST = 1e6  # larger factors of learning rates overflow float32
+_OUR_CHOICES = (  # warnings of Lightning about choices that are made here on purpose
     ".*isinstance.treespec, LeafSpec.*",
     ".*IterableDataset. has .__len__. defined.*",
     ".*Checkpoint directory .* exists and is not empty.*",
@@ -44,13 +52,13 @@ class Fit:
     """How to train.
 
     Args:
-        epochs: Most passes over the log.
-        patience: Passes without a better held-out loss before training stops.
-        batch_size: Rows a batch, of one process.
+        epochs: Maximal number of passes over the log.
+        patience: Number of passes without a better held-out loss after which training stops.
+        batch_size: Rows per batch and process.
         lr: Learning rate of everything but the curves.
-        curve_lr: How many times faster curves learn.
-        held_out: Share of the rows kept from training; 0 trains on all of them for all the epochs.
-        seed: Of everything random.
+        curve_lr: Factor by which curves learn faster.
+        held_out: Share of the rows held out; with 0, all rows are used for all the epochs.
+        seed: Seed of everything random.
         progress: Whether to show a progress bar.
         weight: A column of row weights.
     """
@@ -70,20 +78,24 @@ class Fit:
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: expected at least 1, got {getattr(self, name)}; raise it")
         for name in ("lr", "curve_lr"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}; raise it")
+            if not 0 < getattr(self, name) <= _FASTEST:
+                raise InputError(
+                    f"{name}: expected a positive number up to {_FASTEST:g}, got {getattr(self, name)}; choose another"
+                )
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training left.
+    """The result of training.
 
     Args:
         model: The model, with the weights of the best pass.
-        held_out_loss: Its log loss of observed labels on the rows held out, the mean over tasks; None without any.
-        epochs: Passes over the log.
-        checkpoint: Where the next day starts: weights and optimiser after the last pass.
+        held_out_loss: Its log loss of observed labels on the held-out rows, averaged over tasks; None without any.
+        epochs: Number of passes over the log.
+        checkpoint: Weights and optimiser after the last pass, from which the next day can start.
         weights: The model's weights as safetensors.
+        curves: The learned curves, or None for a model without curves.
+        serving: What is served as ONNX, or None where the extra ``onnx`` is not installed.
     """
 
     model: nn.Module
@@ -91,99 +103,8 @@ class Trained:
     epochs: int
     checkpoint: Path
     weights: Path
-
-
-class LogModule(lightning.LightningModule):
-    """A debiasing model as Lightning trains it: its loss, its held-out observed loss, curves in their own group.
-
-    Args:
-        model: Anything with `DualHead`'s interface.
-        lr: Learning rate of everything but the curves.
-        curve_lr: How many times faster curves learn.
-    """
-
-    def __init__(self, model: nn.Module, *, lr: float = 1e-3, curve_lr: float = 10.0) -> None:
-        super().__init__()
-        self.model, self.lr, self.curve_lr = model, lr, curve_lr
-        self.optimiser_state: dict[str, Any] | None = None
-
-    def forward(self, batch: Batch) -> Any:
-        """Outputs of the model."""
-        return self.model(batch.features, batch.context)
-
-    def training_step(self, batch: Batch, index: int) -> Tensor:
-        """The model's own loss."""
-        loss: Tensor = self.model.loss(self(batch), batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
-        self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.features))
-        return loss
-
-    def validation_step(self, batch: Batch, index: int) -> None:
-        """Log loss of the observed labels, the mean over tasks."""
-        loss = observed_loss(self(batch), batch)
-        self.log(HELD_OUT_LOSS, loss, prog_bar=True, sync_dist=True, batch_size=len(batch.features))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, with the curves' parameters in a group of their own."""
-        optimiser = torch.optim.Adam(parameter_groups(self.model, self.lr, curve_lr=self.curve_lr))
-        if self.optimiser_state is not None:  # the averages of the day before; the rates are this run's
-            rates = [group["lr"] for group in optimiser.param_groups]
-            optimiser.load_state_dict(self.optimiser_state)
-            for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate
-        return optimiser
-
-    def start_from(self, checkpoint: Path) -> None:
-        """Take weights and the optimiser's averages from a checkpoint of another log."""
-        if not checkpoint.is_file():
-            raise InputError(f"start: expected a checkpoint of an earlier run, got {str(checkpoint)!r}; check the path")
-        try:
-            saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-            self.load_state_dict(saved["state_dict"])
-            self.optimiser_state = saved["optimizer_states"][0]
-        except (UnpicklingError, EOFError, KeyError, RuntimeError) as error:  # no checkpoint, or of another model
-            raise InputError(
-                f"start: expected a checkpoint of the same model, got {str(checkpoint)!r}; give the last.ckpt of a run "
-                "with the same features, tasks and widths"
-            ) from error
-
-
-def observed_loss(outputs: Mapping[str, Any], batch: Batch) -> Tensor:
-    """Log loss of the labels as they were observed, the mean over tasks."""
-    tasks = list(batch.labels)
-    logit = torch.stack([outputs[task].observed_logit for task in tasks], dim=1)
-    label, weight = stacked_labels(tasks, batch.labels, batch.mask or None, batch.weight, logit)
-    return weighted_bce(logit, label, weight).mean()
-
-
-class LogData(lightning.LightningDataModule):
-    """Parquet logs as Lightning reads them: a stream of batches for each process, none of which loads a whole log.
-
-    Args:
-        logs: The log.
-        batch_size: Rows a batch, of one process.
-    """
-
-    def __init__(self, logs: ParquetLogs, *, batch_size: int = 1024) -> None:
-        super().__init__()
-        self.logs, self.batch_size = logs, batch_size
-
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """Batches to train on, in another order each epoch."""
-        return self._loader(train=True)
-
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Batches held out."""
-        return self._loader(train=False)
-
-    def _loader(self, *, train: bool) -> DataLoader[Batch]:
-        batches = LogBatches(self.logs, batch_size=self.batch_size, train=train, epoch=self._epoch, place=self._place)
-        return DataLoader(batches, batch_size=None)
-
-    def _epoch(self) -> int:
-        return 0 if self.trainer is None else self.trainer.current_epoch
-
-    def _place(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    curves: Path | None
+    serving: Path | None
 
 
 def train(
@@ -197,41 +118,52 @@ def train(
     fit: Fit | None = None,
     start: str | Path | None = None,
 ) -> Trained:
-    """Train a model on Parquet logs, and leave checkpoints, curves of the loss and its weights in a folder.
+    """Train a model on Parquet logs, and write the model, checkpoints and the course of the loss into a folder.
 
-    Under ``torchrun`` the same call trains in as many processes, each with its share of the rows.
+    The log is read once before training, and unusable columns are refused. After the last pass, the curve of the
+    served probability is fitted exactly. Weights, curves and the ONNX model replace those of an earlier run together,
+    or not at all. Under ``torchrun`` the same call trains in several processes, each with its share of the rows.
 
     Args:
         model: Anything with `DualHead`'s interface; it is trained in place.
         logs: A Parquet file, a folder of files, or several of either.
         features: Numeric columns, or the name of one column of lists of equal length.
-        tasks: Label columns in [0, 1]; a null has no label.
+        tasks: Label columns in [0, 1]; a null means that the row has no label.
         contexts: Integer columns of context ids.
-        folder: Where to write ``last.ckpt``, ``best.ckpt``, ``model.safetensors``, ``csv/`` and ``tensorboard/``.
+        folder: Where to write; see `model_folder`. Also ``last.ckpt``, ``best.ckpt`` and ``csv/``.
         fit: How to train.
-        start: ``"resume"`` goes on where an interrupted run of this folder stopped, if there is one. A path is the
-            checkpoint of an earlier day, to go on from with this log alone. By default the model as it is.
+        start: ``"resume"`` continues an interrupted run in this folder, if there is one. A path is the checkpoint of
+            an earlier day, to continue from with this log alone. By default training starts from the model as it is.
     """
     fit, folder = fit or Fit(), Path(folder)
     lightning.seed_everything(fit.seed, verbose=False)
-    module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr)
-    if start is not None and start != "resume":
-        module.start_from(Path(start))
+    for name, given, what in (("features", features, "column"), ("tasks", tasks, "label column")):
+        if not given:
+            raise InputError(f"{name}: expected at least one {what}, got none; name some")
     columns = Columns(features, tasks, contexts, fit.weight)
     log = ParquetLogs(logs, columns, held_out=fit.held_out, seed=fit.seed)
     for part in (True, False):
         if not log.batches(batch_size=fit.batch_size, train=part) and (part or fit.held_out):
             raise InputError(f"logs: expected rows to train on and to hold out, got {log.rows} rows; use more rows")
+    known = ModelColumns.of(model, columns, check_log(log, context_sizes(model)))
+    module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, columns=known.to_json())
+    resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
+    if resumed is not None:
+        start_from(module, resumed, weights=False)
+    elif start is not None and start != "resume":
+        start_from(module, Path(start))
     best = ModelCheckpoint(folder, filename="best", monitor=HELD_OUT_LOSS, enable_version_counter=False)
     last = ModelCheckpoint(folder, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     watch = [best, EarlyStopping(HELD_OUT_LOSS, patience=fit.patience)] if fit.held_out else []
     trainer = _trainer(fit, folder, [*watch, last])
-    resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
     with warnings.catch_warnings():
-        for message in _NOT_THE_USERS:
+        for message in _OUR_CHOICES:
             warnings.filterwarnings("ignore", message)
         trainer.fit(module, LogData(log, batch_size=fit.batch_size), ckpt_path=resumed, weights_only=True)
-    return _finish(trainer, module, best if fit.held_out else None, folder)
+    loss = _restore_best(module, best) if fit.held_out else None
+    if isinstance(model, DualHead) and model.served_curve is not None:
+        refit_served(model, log, rank=trainer.global_rank, world=trainer.world_size)
+    return _finish(trainer, module, known, folder, loss)
 
 
 def _trainer(fit: Fit, folder: Path, callbacks: list[Callback]) -> lightning.Trainer:
@@ -240,38 +172,34 @@ def _trainer(fit: Fit, folder: Path, callbacks: list[Callback]) -> lightning.Tra
     return lightning.Trainer(
         max_epochs=fit.epochs,
         callbacks=callbacks,
-        logger=[CSVLogger(folder, name="csv"), TensorBoardLogger(folder, name="tensorboard")],
-        # A task may have no label in one process's batch, and a curve no row.
+        logger=CSVLogger(folder, name="csv"),
+        # A batch of one process may lack labels of a task, or rows of a context, whose parameters get no gradient then.
         strategy="ddp_find_unused_parameters_true" if world > 1 else "auto",
         devices=local if world > 1 else "auto",
         num_nodes=world // local,
         limit_val_batches=None if fit.held_out else 0,
         num_sanity_val_steps=0,
-        use_distributed_sampler=False,  # the log deals out its rows itself
+        use_distributed_sampler=False,  # `LogBatches` distributes the rows itself
         enable_progress_bar=fit.progress,
         enable_model_summary=False,
     )
 
 
-def _finish(trainer: lightning.Trainer, module: LogModule, best: ModelCheckpoint | None, folder: Path) -> Trained:
-    """Put the best weights back into the model, write them, and say what came of it."""
-    loss = None
-    if best is not None and best.best_model_path:
-        saved = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
-        module.load_state_dict(saved["state_dict"])
-        loss = None if best.best_model_score is None else float(best.best_model_score)
-    weights = folder / "model.safetensors"
+def _restore_best(module: LogModule, best: ModelCheckpoint) -> float | None:
+    """Put the weights of the best pass back into the model, and return its held-out loss."""
+    if not best.best_model_path:
+        return None
+    module.load_state_dict(read_checkpoint(Path(best.best_model_path))["state_dict"])
+    return None if best.best_model_score is None else float(best.best_model_score)
+
+
+def _finish(
+    trainer: lightning.Trainer, module: LogModule, columns: ModelColumns, folder: Path, loss: float | None
+) -> Trained:
+    """Write the model from the first process, and describe the result in all of them."""
+    files: dict[str, Path | None] = {}
     if trainer.is_global_zero:
-        part = weights.with_suffix(".part")
-        save_model(module.model, str(part))
-        part.replace(weights)
-    trainer.strategy.barrier()
-    return Trained(module.model, loss, trainer.current_epoch, folder / "last.ckpt", weights)
-
-
-def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
-    """Put the weights that `train` wrote into a model built by the same constructor."""
-    if not Path(path).is_file():
-        raise InputError(f"weights: expected a file that train wrote, got {str(path)!r}; check the path")
-    load_model(model, str(path))
-    return model
+        files = save_model_folder(module.model, folder, columns)
+    files = trainer.strategy.broadcast(files)
+    paths = {"curves": files[CURVES], "serving": files[SERVING]}
+    return Trained(module.model, loss, trainer.current_epoch, folder / "last.ckpt", folder / WEIGHTS, **paths)

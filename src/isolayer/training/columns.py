@@ -1,0 +1,120 @@
+"""Which columns of a log are features, labels, contexts and weights, and rows of those columns as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from isolayer.errors import InputError
+
+LARGEST_FEATURE = 1e18  # squares of larger values overflow float32, and with them variances and weights
+
+
+class Batch(NamedTuple):
+    """Rows of a log as a debiasing model takes them."""
+
+    features: Tensor  # [batch, features]
+    context: dict[str, Tensor]  # {name: ids [batch]}
+    labels: dict[str, Tensor]  # {task: [batch]}
+    mask: dict[str, Tensor]  # {task: whether the row has a label [batch]}, for tasks with nulls
+    weight: Tensor | None  # [batch]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a log are what.
+
+    Args:
+        features: Numeric columns, or the name of one column of lists of equal length.
+        tasks: Label columns in [0, 1]; a null means that the row has no label.
+        contexts: Integer columns of context ids.
+        weight: A column of row weights.
+    """
+
+    features: str | Sequence[str]
+    tasks: Sequence[str]
+    contexts: Sequence[str]
+    weight: str | None = None
+
+    def __post_init__(self) -> None:
+        leaks = [name for name in self._feature_columns if name in {*self.tasks, *self.contexts, self.weight}]
+        if leaks:
+            raise InputError(
+                f"features: expected no labels, contexts or weights among them, got {leaks}; leave them out, since "
+                "they are not known at serving"
+            )
+
+    @property
+    def _feature_columns(self) -> list[str]:
+        return [self.features] if isinstance(self.features, str) else list(self.features)
+
+    @property
+    def names(self) -> list[str]:
+        """Every column that is read, once.
+
+        >>> Columns("features", ["click"], ["position"]).names
+        ['features', 'click', 'position']
+        """
+        weight = [] if self.weight is None else [self.weight]
+        return list(dict.fromkeys([*self._feature_columns, *self.tasks, *self.contexts, *weight]))
+
+    def feature(self, index: int) -> str:
+        """Name of one feature, as an error says it.
+
+        >>> Columns("vector", [], []).feature(3), Columns(["age", "price"], [], []).feature(1)
+        ('vector[3]', 'price')
+        """
+        return f"{self.features}[{index}]" if isinstance(self.features, str) else self.features[index]
+
+    def batch(self, table: Any) -> Batch:
+        """Tensors of a pyarrow table's rows, checked."""
+        labels, mask = {}, {}
+        for task in self.tasks:
+            column = table[task]
+            if column.null_count:
+                mask[task] = torch.from_numpy(column.is_valid().to_numpy().copy())
+                column = column.fill_null(0)
+            labels[task] = torch.from_numpy(_numbers(column, task, np.float32))
+        context = {name: torch.from_numpy(_numbers(table[name], name, np.int64)) for name in self.contexts}
+        weight = None if self.weight is None else torch.from_numpy(_numbers(table[self.weight], self.weight))
+        return Batch(torch.from_numpy(self._matrix(table)), context, labels, mask, weight)
+
+    def _matrix(self, table: Any) -> NDArray[np.float32]:
+        """Features of the rows, ``[rows, features]``."""
+        if isinstance(self.features, str):
+            matrix = _list_column(table[self.features], self.features)
+        else:
+            matrix = np.column_stack([_numbers(table[name], name, np.float64) for name in self.features])
+        usable = np.abs(matrix) <= LARGEST_FEATURE  # False for NaN
+        if not usable.all():
+            row, index = np.argwhere(~usable)[0]
+            raise InputError(
+                f"features: expected finite numbers up to {LARGEST_FEATURE:g}, got {matrix[row, index]:g} in "
+                f"{self.feature(index)!r}; repair the rows, or rescale the column"
+            )
+        return matrix.astype(np.float32)
+
+
+def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32) -> NDArray[Any]:
+    if column.null_count:
+        raise InputError(
+            f"column {name!r}: expected no nulls, got {column.null_count}; fill them, and unknown ids with -1"
+        )
+    values = column.to_numpy()
+    if values.dtype.kind not in "biuf" or (values.dtype.kind == "f" and np.issubdtype(dtype, np.integer)):
+        raise InputError(f"column {name!r}: expected {np.dtype(dtype).name}, got {column.type}; cast the column")
+    return np.array(values, dtype=dtype)  # a copy, because arrow's memory is read-only
+
+
+def _list_column(column: Any, name: str) -> NDArray[np.float64]:
+    lists = column.combine_chunks()
+    flat = lists.flatten()
+    if lists.null_count or len(flat) % max(len(lists), 1):
+        raise InputError(f"column {name!r}: expected lists of one length, got {lists.type}; pad or split the column")
+    return _numbers(flat, name, np.float64).reshape(len(lists), -1)

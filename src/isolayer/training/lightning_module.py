@@ -1,0 +1,122 @@
+"""A debiasing model and its Parquet logs as Lightning takes them, for `train` and for trainers of your own.
+
+A model is anything with `DualHead`'s interface: ``forward(features, context)``, ``loss(outputs, labels, mask, weight)``
+and, for every task, ``outputs[task].observed_logit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from isolayer.debias.loss import stacked_labels, weighted_bce
+from isolayer.errors import InputError
+from isolayer.nn.rates import parameter_groups
+from isolayer.training.columns import Batch
+from isolayer.training.parquet_batches import LogBatches, ParquetLogs
+
+HELD_OUT_LOSS = "held_out_loss"
+COLUMNS = "isolayer_columns"  # key of a checkpoint under which the model's columns are kept
+
+
+class LogModule(lightning.LightningModule):
+    """A debiasing model with its loss, its held-out loss, and an optimiser in which curves have their own rate.
+
+    Args:
+        model: Anything with `DualHead`'s interface.
+        lr: Learning rate of everything but the curves.
+        curve_lr: Factor by which curves learn faster.
+        columns: What the model knows of its columns, as JSON values; kept in every checkpoint.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float = 1e-3,
+        curve_lr: float = 10.0,
+        columns: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.lr, self.curve_lr = model, lr, curve_lr
+        self.columns = dict(columns or {})
+        self.optimiser_state: dict[str, Any] | None = None
+
+    def forward(self, batch: Batch) -> Any:
+        """Outputs of the model."""
+        return self.model(batch.features, batch.context)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        """The model's own loss."""
+        loss: Tensor = self.model.loss(self(batch), batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
+        if not torch.isfinite(loss):
+            value = float(loss.detach())
+            raise InputError(
+                f"loss: expected a finite number, got {value} at step {self.global_step}; lower the learning rate, or "
+                "check the features"
+            )
+        self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.features))
+        return loss
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Log loss of the observed labels, averaged over tasks."""
+        loss = observed_loss(self(batch), batch)
+        self.log(HELD_OUT_LOSS, loss, prog_bar=True, sync_dist=True, batch_size=len(batch.features))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam, with the curves' parameters in a group of their own."""
+        optimiser = torch.optim.Adam(parameter_groups(self.model, self.lr, curve_lr=self.curve_lr))
+        if self.optimiser_state is not None:  # the averages of the day before, with the rates of this run
+            rates = [group["lr"] for group in optimiser.param_groups]
+            optimiser.load_state_dict(self.optimiser_state)
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate
+        return optimiser
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store the columns with the weights."""
+        checkpoint[COLUMNS] = self.columns
+
+
+def observed_loss(outputs: Mapping[str, Any], batch: Batch) -> Tensor:
+    """Log loss of the labels as they were observed, averaged over tasks."""
+    tasks = list(batch.labels)
+    logit = torch.stack([outputs[task].observed_logit for task in tasks], dim=1)
+    label, weight = stacked_labels(tasks, batch.labels, batch.mask or None, batch.weight, logit)
+    return weighted_bce(logit, label, weight).mean()
+
+
+class LogData(lightning.LightningDataModule):
+    """Parquet logs as Lightning reads them: one stream of batches for each process; no log is loaded as a whole.
+
+    Args:
+        logs: The log.
+        batch_size: Rows per batch and process.
+    """
+
+    def __init__(self, logs: ParquetLogs, *, batch_size: int = 1024) -> None:
+        super().__init__()
+        self.logs, self.batch_size = logs, batch_size
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Training batches, in another order each epoch."""
+        return self._loader(train=True)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Held-out batches."""
+        return self._loader(train=False)
+
+    def _loader(self, *, train: bool) -> DataLoader[Batch]:
+        batches = LogBatches(self.logs, batch_size=self.batch_size, train=train, epoch=self._epoch, place=self._place)
+        return DataLoader(batches, batch_size=None)
+
+    def _epoch(self) -> int:
+        return 0 if self.trainer is None else self.trainer.current_epoch
+
+    def _place(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)

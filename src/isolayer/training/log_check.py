@@ -1,0 +1,144 @@
+"""One pass over a log before training, so that unusable columns are named before hours are spent on them.
+
+What would otherwise train without a complaint, such as a task whose labels are all null, is refused here; the means of
+the features are a by-product that is stored with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.training.columns import Batch, Columns
+from isolayer.training.parquet_batches import ParquetLogs
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LogSummary:
+    """What a log contains.
+
+    Args:
+        rows: Number of rows.
+        mean: Mean of each feature, ``[features]``.
+        std: Standard deviation of each feature, ``[features]``.
+    """
+
+    rows: int
+    mean: Floats
+    std: Floats
+
+
+def check_log(logs: ParquetLogs, sizes: Mapping[str, int] | None = None) -> LogSummary:
+    """Read every row once, and raise an `InputError` about the first column that no model can be trained on.
+
+    Args:
+        logs: The log.
+        sizes: Number of ids of each context column, as far as the model declares it.
+    """
+    moments, labels = _Moments(), [_Labels(task) for task in logs.columns.tasks]
+    weight = 0.0 if logs.columns.weight is not None else 1.0
+    for group in logs.row_groups:
+        batch = logs.columns.batch(logs.read(group))
+        moments.add(batch.features.numpy(), logs.columns)
+        _check_contexts(batch, sizes or {})
+        weight += _checked_weight(batch, logs.columns)
+        parts = {part: logs.rows_of(group, train=part == "train") for part in ("train", "held out")}
+        for seen in labels:
+            seen.add(batch, parts)
+    if not weight > 0:
+        raise InputError(f"column {logs.columns.weight!r}: expected a positive weight, got zeros only; check it")
+    for seen in labels:
+        seen.check(held_out=logs.held_out > 0)
+    return moments.summary()
+
+
+class _Moments:
+    """Sums of features and of their squares, measured from the first row to keep precision."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.origin = self.total = self.squares = np.zeros(0)
+
+    def add(self, features: NDArray[np.float32], columns: Columns) -> None:
+        if not self.rows:
+            self.origin = features[0].astype(np.float64)
+            self.total, self.squares = np.zeros_like(self.origin), np.zeros_like(self.origin)
+        if features.shape[1] != len(self.origin):
+            raise InputError(
+                f"column {columns.features!r}: expected lists of one length, got {len(self.origin)} and "
+                f"{features.shape[1]}; pad or split the column"
+            )
+        shifted = features - self.origin
+        self.rows += len(features)
+        self.total, self.squares = self.total + shifted.sum(0), self.squares + (shifted**2).sum(0)
+
+    def summary(self) -> LogSummary:
+        shift = self.total / self.rows
+        return LogSummary(self.rows, self.origin + shift, np.sqrt(np.maximum(self.squares / self.rows - shift**2, 0)))
+
+
+@dataclass
+class _Labels:
+    """Labels of one task, counted separately for training and for held-out rows."""
+
+    task: str
+    count: dict[str, int] = field(default_factory=lambda: {"train": 0, "held out": 0})
+    lowest: float = np.inf
+    highest: float = -np.inf
+
+    def add(self, batch: Batch, parts: Mapping[str, NDArray[np.intp]]) -> None:
+        label, mask = batch.labels[self.task].numpy(), batch.mask.get(self.task)
+        known = np.ones(len(label), np.bool_) if mask is None else mask.numpy()
+        wrong = known & ~((label >= 0) & (label <= 1))
+        if wrong.any():
+            raise InputError(
+                f"column {self.task!r}: expected labels in [0, 1], got {label[wrong][0]:g}; use null for none"
+            )
+        for part, rows in parts.items():
+            self.count[part] += int(known[rows].sum())
+        if known.any():
+            self.lowest = min(self.lowest, float(label[known].min()))
+            self.highest = max(self.highest, float(label[known].max()))
+
+    def check(self, *, held_out: bool) -> None:
+        if not sum(self.count.values()):
+            raise InputError(f"column {self.task!r}: expected labels, got nulls only; check what wrote the column")
+        for part in ("train", *(["held out"] if held_out else [])):
+            if not self.count[part]:
+                raise InputError(
+                    f"column {self.task!r}: expected labels in the training rows and in the held-out rows, got none in "
+                    "one; use more rows"
+                )
+        if self.lowest == self.highest and self.lowest in (0, 1):
+            raise InputError(
+                f"column {self.task!r}: expected both labels 0 and 1, got {self.lowest:g} in every row; use more rows"
+            )
+
+
+def _check_contexts(batch: Batch, sizes: Mapping[str, int]) -> None:
+    for name, ids in batch.context.items():
+        low, high = int(ids.min()), int(ids.max())
+        if low < -1 or high >= sizes.get(name, high + 1):
+            raise InputError(
+                f"column {name!r}: expected ids from -1 (unknown) to {sizes.get(name, high + 1) - 1}, got "
+                f"{low if low < -1 else high}; count ids from 0, and say how many there are"
+            )
+
+
+def _checked_weight(batch: Batch, columns: Columns) -> float:
+    """The sum of the weights."""
+    if batch.weight is None:
+        return 0.0
+    weight = batch.weight.numpy()
+    usable = np.isfinite(weight) & (weight >= 0)
+    if not usable.all():
+        raise InputError(
+            f"column {columns.weight!r}: expected finite weights >= 0, got {weight[~usable][0]:g}; check the column"
+        )
+    return float(weight.sum())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from isolayer.cli.debiasing import train as train_command
+from isolayer.curves.curves import Curves
 from isolayer.debias import DualHead, Heads
 from isolayer.debias.loss import stacked_labels
 from isolayer.errors import InputError
@@ -477,3 +478,14 @@ def test_a_missing_context_is_named():
     features, context, _ = batch()
     with pytest.raises(InputError, match="expected ids for 'device', got keys"):
         made()(features, {"position": context["position"]})
+
+
+def test_the_curves_of_a_model_say_that_they_are_bias_and_where_they_came_from(tmp_path):
+    model = DualHead(torch.nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 3})
+    model.curves().save(tmp_path / "curves.parquet")
+    curves = Curves.load(tmp_path / "curves.parquet")
+    assert (curves.kind, curves.source) == ("bias", {"from": "DualHead", "tasks": ["click"]})
+    x = torch.tensor([-60.0, 0.5, 60.0])
+    observed = model.context_curves(x[:, None], {"position": torch.full((3,), 2)})[:, 0]
+    context = {"task": ["click"] * 3, "position": [2] * 3}
+    torch.testing.assert_close(observed.double(), torch.as_tensor(curves.decision_function(x.numpy(), context)))

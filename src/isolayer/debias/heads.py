@@ -265,7 +265,18 @@ class DualHead(nn.Module):
             keys.append((task, *(np.tile(column.cpu().numpy(), len(self.tasks)) for column in table.unbind(1))))
         table_ = np.concatenate(values)
         nothing = np.zeros_like(table_)
-        return Curves(layer.grid, ("task", *names), tuple(keys), table_, nothing, nothing, np.zeros(len(table_)))
+        return Curves(
+            layer.grid,
+            ("task", *names),
+            tuple(keys),
+            table_,
+            nothing,
+            nothing,
+            np.zeros(len(table_)),
+            extrapolation=layer.extrapolation,
+            kind="bias",
+            source={"from": "DualHead", "tasks": list(self.tasks)},
+        )
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""

@@ -340,8 +340,10 @@ class Histogram:
 def _agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
     """What is known about the rows of either of two histograms; an error where they contradict each other."""
     for name in sorted(one.keys() & two.keys()):
-        # Every rate of negatives is weighted for by itself, so rates may differ; forgetting to give one is a mistake.
-        both_sampled = name == "negative_rate" and None not in (one[name], two[name])
+        both_sampled = name == "negative_rate" and None not in (
+            one[name],
+            two[name],
+        )  # each has its own weights
         if one[name] != two[name] and not both_sampled:
             raise InputError(
                 f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "

@@ -36,7 +36,7 @@ from isolayer.debias import (
     PositionAsFeature,
     PositionDropout,
     em_propensity,
-    harvest_propensity,
+    harvest,
     post_hoc,
 )
 from isolayer.debias.diagnose import after_training
@@ -203,7 +203,7 @@ def makers(train: Rows, *, drop: float = 0.15) -> dict[str, Maker]:
         return InversePropensity(network(inputs), width=WIDTH, propensity=estimated().tolist())
 
     def harvested() -> NDArray[np.float64]:
-        return harvest_propensity(item, position, click, positions=LENGTH).examination
+        return harvest(item, position, click).examination(LENGTH)
 
     def by_em() -> NDArray[np.float64]:
         return em_propensity(train.columns["features"], position, click, positions=LENGTH)

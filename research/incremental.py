@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from isolayer import metrics
 from isolayer.debias.baselines import Naive
 from isolayer.debias.heads import DualHead
-from isolayer.debias.propensity import harvest_propensity
+from isolayer.debias.intervention_harvesting import harvest
 from isolayer.debias.weighting import InversePropensity
 from isolayer.errors import need
 from isolayer.simulate import Drift, Feed, Population, PositionBased
@@ -126,8 +126,8 @@ def propensity(setting: str, columns: Columns) -> list[float]:
     if setting == TRUE:
         seen = np.bincount(columns["position"], columns["examination"], positions)
         return [float(value / seen[0]) for value in seen]
-    found = harvest_propensity(columns["item"], columns["position"], columns["click"], positions=positions)
-    return [float(value) for value in found.examination]
+    found = harvest(columns["item"], columns["position"], columns["click"])
+    return [float(value) for value in found.examination(positions)]
 
 
 def reweigh(model: InversePropensity, setting: str, columns: Columns) -> None:

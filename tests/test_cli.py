@@ -279,7 +279,7 @@ def test_simulate_diagnose_and_train(folder):
     assert "grade" not in pq.read_schema("log.parquet").names
     run("simulate", "--sessions", "10", "--truth", "--out", "truth.parquet")
     assert "grade" in pq.read_schema("truth.parquet").names
-    assert "stood at more than one position" in run("diagnose", "log.parquet", "--label", "click").stdout
+    assert "were shown at more than one position" in run("diagnose", "log.parquet", "--label", "click").stdout
     run("diagnose", "log.parquet", "--label", "click", "--features", "feature_*", "--json")
     numbers = json.loads(
         run(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from isolayer import Curves, Grid, InputError, simulate
 from isolayer.debias.diagnose import after_training, overlap, position_effect
-from isolayer.debias.harvest import components, effective_rows, harvest, logger_score, quantile_buckets
-from isolayer.debias.logger import logger_test
+from isolayer.debias.informed_logger_test import logger_test
+from isolayer.debias.intervention_harvesting import components, effective_rows, harvest
+from isolayer.debias.logger_score import logger_score, quantile_buckets
 
 SETUPS = [(bias, deterministic) for bias in ("position", "trust") for deterministic in (False, True)]
 
@@ -47,7 +48,7 @@ def test_it_stays_silent_when_the_logger_ranks_by_the_features(bias, determinist
         result = told(bias, "spurious", deterministic, seed)
         assert not result.fires, result
         assert result.alpha == 0
-        assert str(result).startswith("No sign that the logger knew what the features lack")
+        assert str(result).startswith("No sign that the logger used information that the features lack")
 
 
 @pytest.mark.parametrize("behaviour", [simulate.PositionBased(eta=(0.5, 1.0, 1.5)), simulate.DynamicBayesian()])
@@ -116,10 +117,10 @@ def test_positions_that_nothing_ties_are_named():
     assert not result.estimable
     assert np.isnan(result.harvested.ratio[2])
     assert str(result) == (
-        "1 of 2 items stood at more than one position: 50% of the rows.\n"
-        "Position 2 is compared least: its 100 rows count as 0.\n"
-        "Nothing ties positions 2 to position 0: their effects cannot be compared. Shuffle a share of the traffic, or "
-        "give coarser features."
+        "1 of 2 items were shown at more than one position: 50% of the rows.\n"
+        "Position 2 has the fewest comparisons: its 100 rows count as 0.\n"
+        "Nothing connects positions 2 to position 0: their effects cannot be compared. Shuffle a share of the traffic, "
+        "or give coarser features."
     )
 
 
@@ -128,7 +129,7 @@ def test_few_rows_are_not_enough():
     result = overlap(rng.integers(0, 3, 90), rng.integers(0, 2, 90), item=rng.integers(0, 9, 90))
     assert result.connected
     assert not result.estimable
-    assert "are told to worse than 20%: use more rows." in str(result)
+    assert "are above 20%: use more rows." in str(result)
 
 
 def test_overlap_is_told_where_there_is_some():
@@ -138,7 +139,7 @@ def test_overlap_is_told_where_there_is_some():
         position, rng.random(30_000) < np.array([0.4, 0.2, 0.1])[position], item=rng.integers(0, 50, 30_000)
     )
     assert result.estimable
-    assert "can be told from this log: from position 0 to 2 the rate goes to 0.2" in str(result)
+    assert "can be estimated from this log: the rate at position 2 is 0.2" in str(result)
 
 
 @settings(max_examples=50, deadline=None)

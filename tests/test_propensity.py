@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer.debias import em_propensity, harvest_propensity
+from isolayer.debias import em_propensity, harvest
 from isolayer.errors import InputError
 
 TRUE = np.array([0.9, 0.6, 0.3, 0.15])
@@ -21,10 +21,10 @@ def log(rows=60_000, items=3000, seed=0):
 
 def test_harvesting_recovers_examination_where_the_click_rate_does_not():
     item, position, click, _ = log()
-    harvest = harvest_propensity(item, position, click, positions=4)
+    harvested = harvest(item, position, click)
     rate = np.bincount(position, click) / np.bincount(position)
-    assert harvest.connected
-    assert harvest.examination == pytest.approx(TRUE / TRUE[0], rel=0.08)
+    assert harvested.connected
+    assert harvested.examination(4) == pytest.approx(TRUE / TRUE[0], rel=0.08)
     assert abs(rate[3] / rate[0] - TRUE[3] / TRUE[0]) > 0.05  # confounded
 
 
@@ -35,23 +35,25 @@ def test_em_recovers_examination():
 
 def test_two_positions_have_a_closed_form():
     # matched rates 3/4 and 1/4 of the same item: examination is their ratio
-    harvest = harvest_propensity([1] * 8, [0] * 4 + [1] * 4, [1, 1, 1, 0, 1, 0, 0, 0], positions=2)
-    assert harvest.examination == pytest.approx([1.0, 1 / 3])
-    assert harvest.exposure.tolist() == [[0.0, 2.0], [2.0, 0.0]]
+    harvested = harvest([1] * 8, [0] * 4 + [1] * 4, [1, 1, 1, 0, 1, 0, 0, 0])
+    assert harvested.ratio == pytest.approx([1.0, 1 / 3])
+    # two Poisson counts, 3 and 1: the variance of the logarithm of their ratio is the sum of both inverses
+    assert harvested.log_error == pytest.approx([0.0, np.sqrt(1 / 3 + 1)])
 
 
 def test_items_at_one_position_count_for_nothing():
     item, position, click, _ = log(rows=2000, items=100)
     alone = [np.r_[item, 10_000 + np.arange(50)], np.r_[position, np.zeros(50, int)], np.r_[click, np.ones(50, int)]]
-    assert harvest_propensity(*alone, positions=4).examination == pytest.approx(
-        harvest_propensity(item, position, click, positions=4).examination
-    )
+    assert harvest(*alone).ratio == pytest.approx(harvest(item, position, click).ratio)
 
 
 def test_a_position_no_item_joins_is_not_estimable():
-    harvest = harvest_propensity([1, 1, 2, 2], [0, 1, 2, 3], [1, 1, 1, 1], positions=4)
-    assert not harvest.connected
-    assert np.isfinite(harvest.examination).tolist() == [True, True, False, False]
+    harvested = harvest([1, 1, 2, 2], [0, 1, 2, 3], [1, 1, 1, 1])
+    assert not harvested.connected
+    assert np.isfinite(harvested.ratio).tolist() == [True, True, False, False]
+    assert np.isfinite(harvested.examination(6)).tolist() == [True, True, False, False, False, False]
+    with pytest.raises(InputError, match="position: expected integers from 0 to 2, got 3 in row 3; number them from 0"):
+        harvested.examination(3)
 
 
 @settings(max_examples=20, deadline=None)
@@ -60,9 +62,9 @@ def test_order_and_names_do_not_matter(seed):
     item, position, click, features = log(rows=600, items=20, seed=seed)
     order = np.random.default_rng(seed).permutation(600)
     named = np.array([f"item {number}" for number in item])
-    one = harvest_propensity(item, position, click, positions=4)
-    other = harvest_propensity(named[order], position[order], click[order], positions=4)
-    assert one.examination == pytest.approx(other.examination)
+    one = harvest(item, position, click)
+    other = harvest(named[order], position[order], click[order])
+    assert one.ratio == pytest.approx(other.ratio, nan_ok=True)
     assert em_propensity(features, position, click, positions=4, rounds=5) == pytest.approx(
         em_propensity(features[order], position[order], click[order], positions=4, rounds=5)
     )
@@ -74,9 +76,7 @@ def test_weight_two_is_the_row_twice():
     weight[:500] = 2
     twice = np.r_[np.arange(3000), np.arange(500)]
     columns = item[twice], position[twice], click[twice]
-    assert harvest_propensity(item, position, click, positions=4, weight=weight).examination == pytest.approx(
-        harvest_propensity(*columns, positions=4).examination
-    )
+    assert harvest(item, position, click, weight=weight).ratio == pytest.approx(harvest(*columns).ratio)
     assert em_propensity(features, position, click, positions=4, weight=weight) == pytest.approx(
         em_propensity(features[twice], position[twice], click[twice], positions=4)
     )
@@ -91,13 +91,8 @@ def test_rounds_of_em_change_the_result():
 @pytest.mark.parametrize(
     ("columns", "weight", "text"),
     [
-        (([1], [0, 1], [0, 1]), None, "item: expected 2 rows like the other columns, got 1; align the columns"),
-        (([], [], []), None, "position: expected at least one row, got 0; check the filter that made this table"),
-        (
-            ([1, 1], [0, 2], [0, 1]),
-            None,
-            "position: expected integers from 0 to 1, got 2 in row 1; number them from 0",
-        ),
+        (([1], [0, 1], [0, 1]), None, "unit: expected 2 rows like the other columns, got 1; align the columns"),
+        (([], [], []), None, "label: expected at least one row, got 0; check the filter that made this table"),
         (
             ([1, 1], [0, 1], [0, 2]),
             None,
@@ -110,13 +105,22 @@ def test_rounds_of_em_change_the_result():
         ),
     ],
 )
-def test_bad_columns_are_refused(columns, weight, text):
+def test_bad_columns_of_a_harvest_are_refused(columns, weight, text):
     with pytest.raises(InputError) as caught:
-        harvest_propensity(*columns, positions=2, weight=weight)
+        harvest(*columns, weight=weight)
     assert str(caught.value) == text
 
 
-def test_bad_features_are_refused():
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (([[np.nan], [1.0]], [0, 1], [0, 1]), "features: expected finite numbers, got nan at [0, 0]; drop or repair"),
+        (([[0.0]], [0, 1], [0, 1]), "features: expected 2 rows, as position has, got 1; align them"),
+        (([[0.0], [1.0]], [0, 2], [0, 1]), "position: expected integers from 0 to 1, got 2 in row 1; number them from"),
+        (([[0.0], [1.0]], [0, 1], [0, 0.5]), "label: expected 0 or 1, got soft labels; a propensity is estimated from"),
+    ],
+)
+def test_bad_columns_of_em_are_refused(columns, text):
     with pytest.raises(InputError) as caught:
-        em_propensity([[np.nan], [1.0]], [0, 1], [0, 1], positions=2)
-    assert str(caught.value) == "features: expected finite numbers, got nan at [0, 0]; drop or repair those rows"
+        em_propensity(*columns, positions=2)
+    assert str(caught.value).startswith(text)

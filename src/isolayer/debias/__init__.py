@@ -2,18 +2,20 @@
 
 Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=None, weight=None)`` and ``serving()``.
 
-    heads        relevance, and a monotone curve over it a context    DualHead
-    pap          predicts positions too, and pools over them          PositionPredictor
-    baselines    what to compare with                                 Naive, AdditiveTower, PAL, PositionAsFeature,
-                                                                      PositionDropout, post_hoc
-    weighting    events weighted by propensity                        InversePropensity, DualLearning
-    propensity   propensities from the log alone                      harvest_propensity, em_propensity
-    distill      the head at serving, as a shallow network            ShallowHead, distill
-    diagnose     what a log allows, and what a model left             overlap, after_training, position_effect
-    harvest      the effect of position, with standard errors         harvest
-    logger       whether the logger knew what the features lack       logger_test
-    loss         what every model outputs, and their loss             Heads
-    serving      what is deployed                                     Serving
+    heads                    relevance, and one monotone curve over it per context   DualHead
+    pap                      predicts positions too, and averages over them          PositionPredictor
+    baselines                methods to compare with                                 Naive, AdditiveTower, PAL,
+                                                                                     PositionAsFeature, PositionDropout,
+                                                                                     post_hoc
+    weighting                events weighted by propensity                           InversePropensity, DualLearning
+    propensity               examination by regression EM                            em_propensity
+    intervention_harvesting  the effect of position, from items shown at several     harvest
+    diagnose                 whether a log allows debiasing, and whether it worked   overlap, after_training,
+                                                                                     position_effect
+    informed_logger_test     whether the logger was better informed                  logger_test
+    distill                  the head at serving, as a shallow network               ShallowHead, distill
+    loss                     outputs of every model, and their loss                  Heads
+    serving, export          what is deployed, and as ONNX                           Serving, export_onnx
 """
 
 from isolayer.errors import need
@@ -31,12 +33,13 @@ from isolayer.debias.baselines import (
 )
 from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
 from isolayer.debias.distill import Distilled, ShallowHead, distill
-from isolayer.debias.harvest import Harvested, harvest
+from isolayer.debias.export import export_onnx
 from isolayer.debias.heads import DualHead
-from isolayer.debias.logger import LoggerTest, logger_test
+from isolayer.debias.informed_logger_test import LoggerTest, logger_test
+from isolayer.debias.intervention_harvesting import Harvested, harvest
 from isolayer.debias.loss import Heads
 from isolayer.debias.pap import PositionPredictor
-from isolayer.debias.propensity import Harvest, em_propensity, harvest_propensity
+from isolayer.debias.propensity import em_propensity
 from isolayer.debias.serving import Serving
 from isolayer.debias.weighting import DualLearning, InversePropensity
 
@@ -48,7 +51,6 @@ __all__ = [
     "Distilled",
     "DualHead",
     "DualLearning",
-    "Harvest",
     "Harvested",
     "Heads",
     "InversePropensity",
@@ -63,8 +65,8 @@ __all__ = [
     "after_training",
     "distill",
     "em_propensity",
+    "export_onnx",
     "harvest",
-    "harvest_propensity",
     "logger_test",
     "overlap",
     "position_effect",

@@ -1,10 +1,10 @@
-"""What a log allows, before training; whether debiasing was right for it, after. Numbers, and sentences that say them.
+"""Diagnostics of a log before training, and of a model after it; every result prints as plain sentences.
 
-    overlap          can the effect of position be told from the log at all?
-    after_training   is the model calibrated where items were shown, does its curve agree with the log, did the logger
-                     know what the features lack, and what alpha to try
+    overlap          whether the log identifies the effect of position
+    after_training   whether the model is calibrated where items were shown, whether its curves agree with the log,
+                     whether the logger was better informed than the features, and which alpha to try
 
-Pure functions of numpy columns; every result prints as plain sentences.
+Pure functions of numpy columns.
 """
 
 from __future__ import annotations
@@ -17,36 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
-from isolayer.debias.harvest import (
-    Harvested,
-    components,
-    effective_rows,
-    harvest_table,
-    logger_score,
-    quantile_buckets,
-    unit_table,
-)
-from isolayer.debias.logger import LoggerTest, logger_test
+from isolayer.debias.informed_logger_test import LoggerTest, logger_test
+from isolayer.debias.intervention_harvesting import Harvested, components, effective_rows, harvest_table, unit_table
+from isolayer.debias.logger_score import logger_score, quantile_buckets
 from isolayer.errors import InputError
 from isolayer.metrics import ObservedOverExpected, observed_over_expected
 from isolayer.metrics.rows import Floats, finite, probs
 
-_TOLD = 0.2  # an effect of position counts as told when its relative standard error is at most this
+_PRECISE = 0.2  # an effect of position is estimable when its relative standard error is at most this
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Whether a log tells the effect of position; columns ``[positions]``.
+    """Whether a log identifies the effect of position; columns ``[positions]``.
 
     Args:
         by: What was compared across positions: ``"items"`` or ``"feature cells"``.
-        units: How many of those there are, and how many of them stood at several positions.
-        shared_units: Those that stood at several positions.
-        shared_rows: Share of rows that are theirs.
-        rows: Rows at each position.
-        effective_rows: Comparisons each position takes part in, see `harvest.effective_rows`.
-        part: Part of the graph each position is in; within a part, units tie the positions together.
-        harvested: The effect of position, by those units.
+        units: Number of items or cells.
+        shared_units: Number of those that were shown at several positions.
+        shared_rows: Share of the rows that belong to them.
+        rows: Number of rows at each position.
+        effective_rows: Number of comparisons of each position, see `intervention_harvesting.effective_rows`.
+        part: Connected component of each position; within one, units connect the positions.
+        harvested: The effect of position, estimated from the shared units.
     """
 
     by: str
@@ -60,19 +53,19 @@ class Overlap:
 
     @property
     def connected(self) -> bool:
-        """Whether units tie all positions together."""
+        """Whether units connect all positions."""
         return bool((self.part == 0).all())
 
     @property
     def estimable(self) -> bool:
-        """Whether every position's effect is told to about 20% or better."""
-        return self.connected and bool((self.harvested.log_error <= _TOLD).all())
+        """Whether the effect of every position has a relative standard error of at most 20%."""
+        return self.connected and bool((self.harvested.log_error <= _PRECISE).all())
 
     def __str__(self) -> str:
         weakest = int(self.effective_rows.argmin())
         position = self.harvested.position
-        shared = f"{self.shared_units:,} of {self.units:,} {self.by} stood at more than one position"
-        least = f"Position {position[weakest]} is compared least: its {self.rows[weakest]:,.0f} rows"
+        shared = f"{self.shared_units:,} of {self.units:,} {self.by} were shown at more than one position"
+        least = f"Position {position[weakest]} has the fewest comparisons: its {self.rows[weakest]:,.0f} rows"
         lines = [
             f"{shared}: {self.shared_rows:.0%} of the rows.",
             f"{least} count as {self.effective_rows[weakest]:,.0f}.",
@@ -80,30 +73,30 @@ class Overlap:
         if not self.connected:
             apart = ", ".join(str(key) for key in position[self.part != 0])
             lines.append(
-                f"Nothing ties positions {apart} to position {position[0]}: their effects cannot be compared. Shuffle "
-                "a share of the traffic, or give coarser features."
+                f"Nothing connects positions {apart} to position {position[0]}: their effects cannot be compared. "
+                "Shuffle a share of the traffic, or give coarser features."
             )
         elif not self.estimable:
-            vague = ", ".join(str(key) for key in position[self.harvested.log_error > _TOLD])
-            lines.append(f"The effects of positions {vague} are told to worse than {_TOLD:.0%}: use more rows.")
+            vague = ", ".join(str(key) for key in position[self.harvested.log_error > _PRECISE])
+            lines.append(f"The standard errors at positions {vague} are above {_PRECISE:.0%}: use more rows.")
         else:
             low, high = self.harvested.interval()
             lines.append(
-                f"The effect of position can be told from this log: from position {position[0]} to {position[-1]} the "
-                f"rate goes to {self.harvested.ratio[-1]:.3f} of itself ({low[-1]:.3f} to {high[-1]:.3f})."
+                f"The effect of position can be estimated from this log: the rate at position {position[-1]} is "
+                f"{self.harvested.ratio[-1]:.3f} of that at position {position[0]} ({low[-1]:.3f} to {high[-1]:.3f})."
             )
         return "\n".join(lines)
 
 
 def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None, cells: int = 200) -> Overlap:
-    """Whether the same item, or the same feature cell, was shown at several positions, and what that tells.
+    """Whether items, or rows with similar features, were shown at several positions, and what follows from it.
 
     Args:
         position: Where each row was shown, ``[n]``.
         label: 0 or 1, ``[n]``.
         item: What was shown, ``[n]``; or give ``features``.
-        features: Shape ``[n, features]``: rows are compared that the logger's score, as far as the features tell it,
-            puts into the same of ``cells`` quantiles.
+        features: Shape ``[n, features]``: rows are compared within quantiles of the logger's score, as far as the
+            features predict it.
         cells: Number of those quantiles.
 
     >>> result = overlap([0, 1, 2, 2] * 50, [1, 0, 1, 0] * 50, item=["a", "a", "b", "b"] * 50)
@@ -134,14 +127,14 @@ def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a trained model's log says of it.
+    """Diagnosis of a trained model on a log.
 
     Args:
-        by_context: Observed over expected by context and score bucket; intervals hold for all of them together.
+        by_context: Observed over expected by context and score bucket; intervals hold simultaneously.
         by_position: The same by position alone.
         learned: The model's effect of position, rate over that of the first, ``[positions]``; or None.
-        harvested: The log's own, see `overlap`; or None.
-        logger: Whether the logger knew what the features lack; None where lists are not known.
+        harvested: The effect of position harvested from the log, see `overlap`; or None.
+        logger: Whether the logger was better informed than the features; None where lists are not known.
     """
 
     by_context: ObservedOverExpected
@@ -157,7 +150,7 @@ class Diagnosis:
 
     @property
     def curve_differs(self) -> NDArray[np.bool_]:
-        """Positions where the learned effect is 10% and three standard errors from the harvested, ``[positions]``."""
+        """Positions where learned and harvested effect differ by 10% and three standard errors, ``[positions]``."""
         if self.learned is None or self.harvested is None:
             return np.zeros(0, dtype=np.bool_)
         gap = np.abs(np.log(np.maximum(self.learned, 1e-300)) - np.log(self.harvested.ratio))
@@ -204,15 +197,15 @@ def after_training(
     learned: Any = None,
     buckets: int = 5,
 ) -> Diagnosis:
-    """What the log says of a trained model: one task, best on rows it was not trained on.
+    """Diagnose one task of a trained model, best on rows it was not trained on.
 
     Args:
         label: 0 or 1, ``[n]``.
-        observed_prob: What the model expects in the context it was shown in, ``[n]``.
-        relevance_logit: What the model ranks by, ``[n]``.
+        observed_prob: The model's probability of the label in the context it was shown in, ``[n]``.
+        relevance_logit: The logit that the model ranks by, ``[n]``.
         context: Columns ``[n]`` of each context feature, ``"position"`` among them.
-        session: The list each row is of, ``[n]``, to test the logger.
-        features: What the model was given, ``[n, features]``, to test the logger and harvest the effect of position.
+        session: The list that each row belongs to, ``[n]``, to test the logger.
+        features: The model's features, ``[n, features]``, to test the logger and to harvest the effect of position.
         learned: The model's effect of position, see `position_effect`, to compare with the harvested one.
         buckets: Quantiles of the relevance logit by which observed over expected is shown.
     """

@@ -1,6 +1,7 @@
-"""Did the logger know what the features lack? A test from the log, the model and who competed with whom.
+"""A test whether the logger was better informed than the features, by who competed with whom in the logged lists.
 
-Where it did, position tells of relevance, a naive model gains by it, and removing the effect of position hurts.
+If it was, position carries information about relevance: a naive model gains from it, and removing the effect of
+position does harm.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.debias.harvest import logger_score, quantile_buckets
+from isolayer.debias.logger_score import logger_score, quantile_buckets
 from isolayer.errors import InputError
 from isolayer.metrics.rows import Floats, codes, finite, labels, probs, same_length, summed
 from isolayer.metrics.sums import over
 
-FIRES = 3.0  # the statistic is standard normal when the logger knows nothing more: one false alarm in 741 logs
+FIRES = 3.0  # the statistic is standard normal if the logger knows nothing more: one false alarm in 741 logs
 INFORMED_ALPHA = 0.5  # within .001 nDCG of naive, or above it, on the better-informed loggers of `simulate`
-_CELL_ROWS = 25  # rows a cell of (position, logger's score, relevance) should have
+_CELL_ROWS = 25  # rows that a cell of (position, logger's score, relevance) should have
 _MOST_BUCKETS = 20
-_SPARE = 0.05  # no row counts more than 20-fold for being almost certain
+_SMALLEST_FAILURE = 0.05  # lower bound of 1 - p, so that no row counts more than 20-fold for being almost certain
 
 
 @dataclass(frozen=True)
 class LoggerTest:
-    """Whether the logger knew what the features lack.
+    """Whether the logger was better informed than the features.
 
     Args:
-        statistic: Standard normal when it did not; large when it did.
+        statistic: Standard normal if it was not; large if it was.
         effect: Relative change of the label rate for one standard deviation of surprise.
-        smallest: The effect that this log would have shown.
+        smallest: The smallest effect that this log would have shown.
     """
 
     statistic: float
@@ -41,12 +42,12 @@ class LoggerTest:
 
     @property
     def fires(self) -> bool:
-        """Whether the warning is given."""
+        """Whether to warn."""
         return self.statistic > FIRES
 
     @property
     def p_value(self) -> float:
-        """Chance of such a statistic when the logger knew nothing more."""
+        """Probability of a statistic at least as large if the logger knew nothing more."""
         return 1 - NormalDist().cdf(self.statistic)
 
     @property
@@ -59,13 +60,13 @@ class LoggerTest:
         if self.fires:
             return (
                 f"Warning: items ranked higher than their features explain earn more labels than the model expects at "
-                f"their position ({numbers}). The logger knew what the features lack, and removing the effect of "
-                f"position removes that too. Add what the logger knew to the features, or try anchor='joint' with "
+                f"their position ({numbers}). The logger used information that the features lack, and removing the "
+                f"effect of position removes that information too. Add it to the features, or try anchor='joint' with "
                 f"alpha={self.alpha}, beta={1 - self.alpha}."
             )
         return (
-            f"No sign that the logger knew what the features lack ({numbers}; {self.smallest:.1%} would have been "
-            "seen): use alpha=0, or anchor='detached'."
+            f"No sign that the logger used information that the features lack ({numbers}; an effect of "
+            f"{self.smallest:.1%} would have been detected): use alpha=0, or anchor='detached'."
         )
 
 
@@ -74,24 +75,24 @@ def logger_test(
 ) -> LoggerTest:
     r"""Test whether the logged position still predicts labels beyond relevance and the effect of position.
 
-    A curve a position can explain any effect of position, that of a better-informed logger included, so the labels by
+    One curve per position can explain any effect of position, including that of a better-informed logger, so labels by
     position alone say nothing. But an item's position also depends on what it was ranked against. If the logger ranked
-    by the features and chance, then of two items alike in features and position, the one with the stronger competitors
-    is as good as the other; if it knew more, the one that held its position against them is better.
+    by the features and chance, then of two items with the same features and position, the one with stronger competitors
+    is as good as the other; if the logger knew more, the one that held its position against them is better.
 
     The surprise of a row is the score of a Plackett-Luce model of its list,
-    :math:`1 - e^{s_i} \sum_{j \le rank_i} 1 / \sum_{l: rank_l \ge j} e^{s_l}`, with s what features and relevance tell
-    of the logger's ranking. Within cells of (position, s, relevance) and linear in both, label residuals are
-    regressed on it, with errors clustered by list. One-sided: users who stop reading when satisfied give the opposite
-    sign, so where they do, a better-informed logger may go unnoticed.
+    :math:`1 - e^{s_i} \sum_{j \le rank_i} 1 / \sum_{l: rank_l \ge j} e^{s_l}`, where s is the logger's ranking as
+    predicted by features and relevance. Label residuals are regressed on it, within cells of (position, s, relevance)
+    and adjusted linearly for both, with errors clustered by list. The test is one-sided: users who stop reading once
+    they are satisfied give the opposite sign, so among them a better-informed logger may go unnoticed.
 
     Args:
         label: 0 or 1, ``[n]``.
-        observed_prob: What the model expects in the context it was shown in, ``[n]``.
-        relevance_logit: What the model ranks by, ``[n]``.
-        position: Where each row was shown, ``[n]``, smaller being higher.
-        session: The list each row is of, ``[n]``.
-        features: What the model was given, ``[n, features]``; by default the relevance logit alone.
+        observed_prob: The model's probability of the label in the context it was shown in, ``[n]``.
+        relevance_logit: The logit that the model ranks by, ``[n]``.
+        position: Where each row was shown, ``[n]``; smaller is higher.
+        session: The list that each row belongs to, ``[n]``.
+        features: The model's features, ``[n, features]``; by default the relevance logit alone.
     """
     prob = probs(observed_prob, "observed_prob")
     rows = len(prob)
@@ -104,8 +105,8 @@ def logger_test(
         raise InputError(
             f"session: expected lists of several items, {rows - len(sessions)} rows share one; use more rows"
         )
-    told = relevance[:, None] if features is None else np.column_stack([np.asarray(features, np.float64), relevance])
-    score = logger_score(told, place, list_)
+    given = relevance[:, None] if features is None else np.column_stack([np.asarray(features, np.float64), relevance])
+    score = logger_score(given, place, list_)
     buckets = int(np.clip(math.sqrt(rows / (_CELL_ROWS * len(positions))), 1, _MOST_BUCKETS))
     cell = (at * buckets + quantile_buckets(score, buckets)) * buckets + quantile_buckets(relevance, buckets)
     linear = np.column_stack([score, relevance])
@@ -115,10 +116,10 @@ def logger_test(
 
 
 def _relative_effect(error: Floats, surprise: Floats, prob: Floats, list_: NDArray[np.intp]) -> LoggerTest:
-    """Regression of relative errors on surprise, weighted by the inverse variance of a label, lists independent."""
-    spare = np.maximum(1 - prob, _SPARE)
-    gain = error * surprise / spare
-    information = float((surprise**2 * prob / spare).sum())
+    """Regression of relative errors on surprise, weighted by the inverse variance of a label, clustered by list."""
+    failure = np.maximum(1 - prob, _SMALLEST_FAILURE)
+    gain = error * surprise / failure
+    information = float((surprise**2 * prob / failure).sum())
     deviation = float(np.sqrt((summed(list_, gain, int(list_.max()) + 1) ** 2).sum()))
     if not (information > 0 and deviation > 0):
         return LoggerTest(0.0, 0.0, math.inf)
@@ -127,21 +128,21 @@ def _relative_effect(error: Floats, surprise: Floats, prob: Floats, list_: NDArr
 
 
 def _surprise(score: Floats, place: Floats, list_: NDArray[np.intp]) -> Floats:
-    """Plackett-Luce score residuals, with the scale of the scores that explains the lists best."""
+    """Plackett-Luce score residuals, at the maximum likelihood scale of the scores."""
     order = np.lexsort((place, list_))
     size = np.bincount(list_)
     at = np.empty(len(score), dtype=np.intp)
     at[order] = np.arange(len(score)) - (np.cumsum(size) - size)[list_[order]]
     table = np.full(
         (len(size), int(size.max())), -np.inf
-    )  # one list a row, from the top; absent items have no strength
+    )  # one list per row, from the top; -inf where there is no item
     table[list_, at] = score
     table -= table.max(1, keepdims=True)
     present = np.isfinite(table)
 
     def residual(scale: float) -> Floats:
         strength = np.exp(scale * table)
-        left = np.cumsum(strength[:, ::-1], axis=1)[:, ::-1]  # strength of what is not yet ranked
+        left = np.cumsum(strength[:, ::-1], axis=1)[:, ::-1]  # strength of the items not yet ranked
         hazard = np.cumsum(1 / np.where(present, left, np.inf), axis=1)
         return np.asarray(1 - strength * hazard)
 
@@ -154,7 +155,7 @@ def _surprise(score: Floats, place: Floats, list_: NDArray[np.intp]) -> Floats:
 
 
 def _partial(values: Floats, linear: Floats, cell: NDArray[np.intp], at: NDArray[np.intp]) -> Floats:
-    """What is left of ``values`` after the means of the cells and, at each position, the linear columns."""
+    """Residuals of ``values`` on the means of the cells and, at each position, on the linear columns."""
     cells = int(cell.max()) + 1
     count = np.bincount(cell, minlength=cells).astype(np.float64)
 

@@ -341,6 +341,36 @@ def test_curves_agree_with_the_model_in_every_context():
         assert found == pytest.approx(heads.observed_logit.detach().numpy(), abs=1e-4)
 
 
+@pytest.mark.parametrize("anchor", ["joint", "detached"])
+@pytest.mark.parametrize("tasks", [("click", "skip"), ("skip", "click")])
+def test_served_curves_are_the_served_probability(anchor, tasks, tmp_path):
+    model = shaken(made(anchor=anchor, tasks=tasks, decreasing=("skip",)))
+    model.curves("calibration").save(tmp_path / "served.parquet")
+    curves = Curves.load(tmp_path / "served.parquet")
+    assert curves.kind == "calibration"
+    assert model.curves().kind == "bias"
+    served = model.serving()(batch()[0])
+    for task, sign in (("click", 1), ("skip", -1)):
+        event = sign * served[task].double().numpy()
+        found = curves.predict_proba(event, {"task": np.repeat(task, ROWS)})
+        assert found == pytest.approx(served[f"{task}_prob"].numpy(), abs=1e-5)
+    with pytest.raises(InputError, match="kind: expected 'bias' or 'calibration', got 'both'; choose one"):
+        model.curves("both")
+
+
+def test_curves_of_tasks_in_any_order_are_found_again(tmp_path):
+    model = shaken(made(tasks=("skip", "click"), decreasing=("skip",)))
+    model.curves().save(tmp_path / "curves.parquet")
+    curves = Curves.load(tmp_path / "curves.parquet")
+    features, context, _ = batch()
+    columns = {name: ids.numpy() for name, ids in context.items()}
+    for task, sign in (("click", 1), ("skip", -1)):
+        heads = model(features, context)[task]
+        event = sign * heads.relevance_logit.detach().double().numpy()
+        found = curves.decision_function(event, {"task": np.repeat(task, ROWS), **columns})
+        assert found == pytest.approx(heads.observed_logit.detach().numpy(), abs=1e-4)
+
+
 def test_curves_of_an_unknown_context_are_those_of_id_minus_one():
     model = shaken(made())
     relevance = np.linspace(-3, 3, 7)
@@ -446,7 +476,7 @@ def test_a_bad_option_is_refused(options, text):
     ("labels", "mask", "weight", "text"),
     [
         ({}, None, None, "labels: expected a tensor for task 'click', got keys []; add it"),
-        ({"click": torch.ones(3)}, None, None, "labels 'click': expected shape [2], got [3]; one label a row"),
+        ({"click": torch.ones(3)}, None, None, "labels 'click': expected shape [2], got [3]; one label per row"),
         (
             {"click": torch.tensor([0.0, 2.0])},
             None,
@@ -465,7 +495,7 @@ def test_a_bad_option_is_refused(options, text):
             torch.tensor([1.0, -1.0]),
             "weight: expected finite numbers >= 0, got -1.0 to 1.0; check the column",
         ),
-        ({"click": torch.ones(2)}, None, torch.ones(3), "weight: expected shape [2], got [3]; one weight a row"),
+        ({"click": torch.ones(2)}, None, torch.ones(3), "weight: expected shape [2], got [3]; one weight per row"),
     ],
 )
 def test_bad_labels_are_refused(labels, mask, weight, text):

@@ -109,7 +109,7 @@ def test_an_unknown_context_is_taken():
         ),
         (
             lambda: distill(bent_teacher(1), CONTEXTS, torch.zeros(10, 1), {}, label=torch.zeros(10)),
-            "label: expected shape [10, 1], got [10]; one column a unit",
+            "label: expected shape [10, 1], got [10]; one column per unit",
         ),
     ],
 )

@@ -213,3 +213,21 @@ def test_the_metadata_is_plain_json(model):
     known = json.loads(entry.value)
     assert known["features"] == ["price", "age", "size"]
     assert known["contexts"] == {"position": 4}
+
+
+def test_loss_weights_per_task_reach_the_model(trained, model):
+    pq.write_table(log(), "log.parquet")
+    for name, alpha in (("number", "10"), ("mapping", "click:10")):
+        run("train", "log.parquet", *TRAIN, "--anchor", "joint", "--alpha", alpha, "--out", name)
+    plain, _ = scored(model, log())
+    found = [scored(f"{name}/serving.onnx", log())[0]["click_relevance"] for name in ("number", "mapping")]
+    assert found[0].equals(found[1])
+    assert not found[0].equals(plain["click_relevance"])
+    for given, message in (
+        ("much", "--alpha: expected a number, or task:number for each task, got 'much'; try 0.25 or click:0.25"),
+        ("click:0.1,2", "--alpha: expected a number, or task:number for each task, got 'click:0.1,2'; try"),
+        ("like:1", "alpha: expected a number for each of ['click'], got ['like']; name them all"),
+    ):
+        with pytest.raises(InputError) as error:
+            run("train", "log.parquet", *TRAIN, "--alpha", given)
+        assert str(error.value).startswith(message)

@@ -169,7 +169,7 @@ def test_a_run_leaves_what_it_says(log_file, tmp_path, capsys):
     assert losses[-1] < losses[0]
     assert done.held_out_loss == pytest.approx(min(losses), rel=1e-5)
     written = {"best.ckpt", "csv", "curves.parquet", "last.ckpt", "manifest.json", "model.json"}
-    written |= {"model.safetensors", "serving.onnx"}
+    written |= {"model.safetensors", "served.parquet", "serving.onnx"}
     assert {path.name for path in (tmp_path / "run").iterdir()} == written
     again = load_weights(dual_head(seed=9, alpha=0, beta=1), tmp_path / "run")
     for one, two in zip(again.state_dict().values(), model.state_dict().values(), strict=True):

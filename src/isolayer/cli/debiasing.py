@@ -37,7 +37,7 @@ def simulate(
         str,
         typer.Option("--clicks", help="What biases clicks: position, or trust (in the top of the list as well)."),
     ] = "position",
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     truth: Annotated[
         bool, typer.Option("--truth", help="Keep the columns no real log has: relevance, examination, probabilities.")
     ] = False,
@@ -82,11 +82,11 @@ def diagnose(
     ] = None,
     position: Annotated[str, typer.Option(help="Column of positions.")] = "position",
     item: Annotated[
-        str | None, typer.Option(help="Column of items, to compare across positions; guessed as labels are.")
+        str | None, typer.Option(help="Column of items to compare across positions; guessed if one has a usual name.")
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="Feature columns to compare by instead, with commas between; name* for all that begin so."),
+        typer.Option(help="Feature columns to compare by instead, comma-separated; a trailing * matches a prefix."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -129,24 +129,31 @@ def diagnose(
 def train(
     logs: Annotated[list[Path], typer.Argument(help="Parquet files or folders.")],
     features: Features,
-    tasks: Annotated[str, typer.Option(help="Label columns, with commas between.")] = "click",
+    tasks: Annotated[str, typer.Option(help="Label columns, comma-separated.")] = "click",
     contexts: Annotated[
-        str, typer.Option(help="Columns that bias labels, ids from 0, each with how many there are.")
+        str, typer.Option(help="Columns of ids from 0 that bias labels, each with its number of ids.")
     ] = "position:20,device:3",
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, logs, weights and the serving model.")] = Path(
         "model"
     ),
-    hidden: Annotated[str, typer.Option(help="Widths of the backbone's layers, with commas between.")] = "64,32",
-    alpha: Annotated[float, typer.Option(help="Weight of the inference loss.")] = 0.25,
-    beta: Annotated[float, typer.Option(help="Weight of the observed loss.")] = 0.75,
+    hidden: Annotated[str, typer.Option(help="Widths of the backbone's layers, comma-separated.")] = "64,32",
+    alpha: Annotated[
+        str, typer.Option(help="Weight of the served loss, or one per task: click:0.25,skip:0.5.")
+    ] = "0.25",
+    beta: Annotated[str, typer.Option(help="Weight of the observed loss, likewise.")] = "0.75",
     anchor: Annotated[
-        str, typer.Option(help="detached keeps scores calibrated and ranking free; joint is the paper's.")
+        str,
+        typer.Option(
+            help="detached calibrates the served probability without changing the ranking; joint is the paper's."
+        ),
     ] = "detached",
-    epochs: Annotated[int, typer.Option(help="Most passes over the log.")] = 10,
-    batch_size: Annotated[int, typer.Option(help="Rows a batch.")] = 1024,
+    epochs: Annotated[int, typer.Option(help="Maximal number of passes over the log.")] = 10,
+    batch_size: Annotated[int, typer.Option(help="Rows per batch.")] = 1024,
     lr: Annotated[float, typer.Option(help="Learning rate of the backbone; curves learn ten times faster.")] = 1e-3,
-    start: Annotated[str | None, typer.Option(help="resume, or a checkpoint of an earlier day to go on from.")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    start: Annotated[
+        str | None, typer.Option(help="resume, or a checkpoint of an earlier day to continue from.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     json: Json = False,
 ) -> None:
     """Train a ranker on biased logs. Relevance is served; what position and device did to labels is not.
@@ -158,6 +165,7 @@ def train(
     Example: isolayer train log.parquet --features 'feature_*' --tasks click,skip --contexts position:10,device:3
     """
     widths, sizes, labels = _widths(hidden), _sizes(contexts), distinct(names(tasks), "--tasks")
+    factors = {"alpha": _per_task(alpha, "--alpha"), "beta": _per_task(beta, "--beta")}
     if out.is_file():
         raise InputError(f"--out: expected a folder, got the file {str(out)!r}; name another")
     columns = matching(features, _columns(logs))
@@ -166,9 +174,7 @@ def train(
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it lists devices and advertises products
     torch.manual_seed(seed)
     backbone = _backbone(len(columns), widths)
-    model = heads.DualHead(
-        backbone, width=widths[-1], tasks=labels, contexts=sizes, alpha=alpha, beta=beta, anchor=anchor
-    )
+    model = heads.DualHead(backbone, width=widths[-1], tasks=labels, contexts=sizes, anchor=anchor, **factors)
     fit = training.Fit(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
     trained = training.train(
         model, logs, features=columns, tasks=labels, contexts=list(sizes), folder=out, fit=fit, start=start
@@ -212,6 +218,25 @@ def _sizes(contexts: str) -> dict[str, int]:
             )
     distinct([name for name, _, _ in parts], "--contexts")
     return {name: int(size) for name, _, size in parts}
+
+
+def _per_task(given: str, option: str) -> float | dict[str, float]:
+    """A number for all tasks, or one for each.
+
+    >>> _per_task("0.25", "--alpha"), _per_task("click:0.25, skip:0.5", "--alpha")
+    (0.25, {'click': 0.25, 'skip': 0.5})
+    """
+    parts = [part.rpartition(":") for part in names(given)]
+    try:
+        if len(parts) == 1 and not parts[0][1]:
+            return float(given)
+        if parts and all(sign for _, sign, _ in parts):
+            return {task: float(number) for task, _, number in parts}
+    except ValueError:
+        pass
+    raise InputError(
+        f"{option}: expected a number, or task:number for each task, got {given!r}; try 0.25 or click:0.25"
+    )
 
 
 def _widths(hidden: str) -> list[int]:

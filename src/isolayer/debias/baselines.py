@@ -1,16 +1,16 @@
-r"""Other ways to take position out of a click log, under `DualHead`'s interface, to compare with and to start from.
+r"""Other ways to remove position bias, with the interface of `DualHead`, to compare with and to start from.
 
-    Naive               the label is relevance
+    Naive               relevance is the label
     AdditiveTower       logit P = r + b(context)
     PAL                 P = e(context) sigma(r)
     PositionAsFeature   the backbone reads the context; one fixed context at serving
-    PositionDropout     the same, hidden at random in training and always at serving
-    post_hoc            Platt scaling or isotonic regression over a trained model: the ranking stays as it was
+    PositionDropout     the same, with the context hidden at random in training and always at serving
+    post_hoc            Platt scaling or isotonic regression of a trained model; its ranking does not change
 
-Those that weight events are in `weighting`.
+Methods that weight events are in `weighting`.
 
-A decreasing task, such as skip, is the opposite event of one that rises with relevance: its relevance logit still
-rises with relevance, and the model reads its negative.
+A decreasing task, such as skip, is the opposite of an event that rises with relevance: its relevance logit still rises
+with relevance, and the model reads its negative.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Column = NDArray[Any]
 
 
 class Naive(nn.Module):
-    """The label is relevance: no bias is modelled. The other models add what they think of the context.
+    """Relevance is the label, and no bias is modelled. The other models are subclasses that model the context.
 
     Args:
         backbone: Features to ``[batch, width]``.
@@ -66,7 +66,7 @@ class Naive(nn.Module):
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
 
     def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """What the relevance head reads, ``[batch, width]``."""
+        """Input of the relevance head, ``[batch, width]``."""
         hidden: Tensor = self.backbone(features)
         return hidden
 
@@ -90,12 +90,12 @@ class Naive(nn.Module):
         return weighted_bce(observed, label, weights).sum()
 
     def serving(self) -> Serving:
-        """A copy that takes features alone."""
+        """A copy that takes features only."""
         return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing)
 
 
 class ContextTables(nn.Module):
-    """A vector for every id of every context feature, -1 (unknown) included, zero at the start; their sum.
+    """One vector per id of every context feature, including -1 (unknown), initially zero; the output is their sum.
 
     Args:
         contexts: Name and number of ids of each feature.
@@ -126,7 +126,7 @@ class ContextTables(nn.Module):
 
 
 class _BiasTower(Naive):
-    """One number a task for every context id; how it meets relevance is up to the model."""
+    """One number per task and context id; subclasses say how it is combined with relevance."""
 
     def __init__(
         self,
@@ -156,9 +156,9 @@ class AdditiveTower(_BiasTower):
 
 
 class PAL(_BiasTower):
-    r"""PAL: seen and then relevant, :math:`P = \sigma(b(context))\,\sigma(r)` (Guo et al. 2019), of which r is served.
+    r"""PAL: seen and relevant, :math:`P = \sigma(b(context))\,\sigma(r)` (Guo et al. 2019); r is served.
 
-    For a decreasing task this is the chance of the opposite event: a skip is whatever was not both seen and wanted.
+    For a decreasing task this is the probability of the opposite event: a skip is what was not both seen and relevant.
 
     >>> model = PAL(nn.Identity(), width=2, contexts={"position": 10})
     >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
@@ -166,12 +166,12 @@ class PAL(_BiasTower):
     """
 
     def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """The logit of the product of both chances."""
+        """The logit of the product of both probabilities."""
         return product_logit(self.bias(context), relevance) * self.sign
 
 
 def product_logit(one: Tensor, two: Tensor) -> Tensor:
-    r"""Logit of :math:`\sigma(a)\,\sigma(b)`: with :math:`-\log p` and odds, :math:`-\log(e^{-a} + e^{-b} + e^{-a-b})`.
+    r"""Logit of :math:`\sigma(a)\,\sigma(b)`, which is :math:`-\log(e^{-a} + e^{-b} + e^{-a-b})`.
 
     >>> product_logit(torch.tensor([0.0]), torch.tensor([0.0])).exp()  # odds of a quarter
     tensor([0.3333])
@@ -180,10 +180,10 @@ def product_logit(one: Tensor, two: Tensor) -> Tensor:
 
 
 class PositionAsFeature(Naive):
-    """The backbone reads the context among the features; at serving it is told one fixed context.
+    """The backbone reads the context among the features; at serving it reads one fixed context.
 
     Args:
-        backbone: Reads the features with ``dim`` more columns for each context feature, to ``[batch, width]``.
+        backbone: Features and ``dim`` more columns per context feature to ``[batch, width]``.
         width: Width of the backbone's output.
         contexts: Name and number of ids of each feature.
         dim: Size of the embedding of a context feature.
@@ -218,7 +218,7 @@ class PositionAsFeature(Naive):
         return hidden
 
     def serving(self) -> Serving:
-        """A copy that takes features alone, the context fixed inside it."""
+        """A copy that takes features only; the context is fixed inside it."""
         ids = {name: torch.tensor([self.served_id], device=self.sign.device) for name in self.embedding.contexts}
         with torch.no_grad():
             constant = torch.cat(self.embedding.parts(ids), dim=1)
@@ -240,13 +240,13 @@ class _FixedContext(nn.Module):
 
 
 class PositionDropout(PositionAsFeature):
-    """Position as a feature, replaced by the sentinel -1 at random in training and always at serving.
+    """Position as a feature, replaced by -1 (unknown) at random in training and always at serving.
 
     Args:
         backbone: As in `PositionAsFeature`.
         width: Width of the backbone's output.
         contexts: Name and number of ids of each feature.
-        drop: Chance that a row's context is hidden; the paper tried ``DROP_RATES``.
+        drop: Probability that a row's context is hidden; the paper tried ``DROP_RATES``.
         dim: Size of the embedding of a context feature.
         tasks: Names of the labels.
         decreasing: Tasks whose label is less likely with more relevance.
@@ -274,7 +274,7 @@ class PositionDropout(PositionAsFeature):
         self.drop = drop
 
     def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """The backbone over features and context, the context of some rows hidden while training."""
+        """The backbone over features and context; in training the context of some rows is hidden."""
         if self.training:
             hidden = torch.rand(len(features), device=features.device) < self.drop
             context = {name: torch.where(hidden, -1, context[name]) for name in context}
@@ -290,18 +290,18 @@ def post_hoc(
     weight: Tensor | None = None,
     grid: Grid | None = None,
 ) -> Serving:
-    """Calibrate a trained model's probabilities after the fact, one fit a task; the relevance logits stay as they are.
+    """Calibrate a trained model's probabilities, one fit per task; the relevance logits do not change.
 
     Args:
-        model: Trained.
-        features: Of the rows to fit, best not those it was trained on.
+        model: A trained model.
+        features: Features of the rows to fit, preferably not those it was trained on.
         labels: 0 or 1 of each task, ``[batch]``.
         method: ``"platt"``, a line over the logit, or ``"isotonic"``, isotonic regression.
-        weight: Of each row.
-        grid: Where the fitted curves are kept; isotonic steps are as steep as its step.
+        weight: Weight of each row, ``[batch]``.
+        grid: Knots of the fitted curves; isotonic steps become ramps of one grid step.
 
     Returns:
-        What is served, its probabilities calibrated.
+        The served module, with calibrated probabilities.
     """
     fits = {"platt": _platt, "isotonic": _isotonic}
     if method not in fits:
@@ -319,17 +319,17 @@ def post_hoc(
 
 
 def _platt(logit: Column, label: Column, weight: Column | None, at: Column) -> Column:
-    """Platt's line over the logit, with his smoothed targets, at given logits."""
+    """Platt scaling with smoothed targets, evaluated at given logits."""
     weight = np.ones(len(label)) if weight is None else weight
     positive, total = float(weight @ label), float(weight.sum())
     target = np.where(label == 1, (positive + 1) / (positive + 2), 1 / (total - positive + 2))
-    both = np.concatenate([logit, logit])[:, None]  # each row once as positive, once as negative: soft labels
+    both = np.concatenate([logit, logit])[:, None]  # soft labels: each row once as positive and once as negative
     side, weights = np.repeat([1, 0], len(label)), np.concatenate([weight * target, weight * (1 - target)])
     fitted = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(both, side, weights)
     return np.asarray(fitted.decision_function(at[:, None]))
 
 
 def _isotonic(logit: Column, label: Column, weight: Column | None, at: Column) -> Column:
-    """The logit of isotonic regression, probabilities kept 1e-6 away from 0 and 1, at given logits."""
+    """The logit of isotonic regression, with probabilities clipped to [1e-6, 1 - 1e-6], at given logits."""
     steps = IsotonicRegression(out_of_bounds="clip").fit(logit, label, weight)
     return logit_of(steps.predict(at).clip(1e-6, 1 - 1e-6))

@@ -227,10 +227,10 @@ def after_training(
 
 
 def position_effect(curves: Curves, event_logit: Any, context: Mapping[str, Any], *, task: str = "click") -> Floats:
-    """A model's effect of position: the mean rate if every row stood at each position, over that at the first.
+    """A model's effect of position: the mean rate if every row were shown at a position, over that at the first.
 
     Args:
-        curves: What `DualHead.curves` returns.
+        curves: The bias curves of a model, from `DualHead.curves`.
         event_logit: The relevance logit of each row (negated for a decreasing task), ``[n]``.
         context: Columns ``[n]`` of each context feature, ``"position"`` among them.
         task: Which of the curves.

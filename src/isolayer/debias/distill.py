@@ -1,9 +1,9 @@
 r"""An isotonic head at serving, distilled into a shallow network.
 
 `isolayer.nn.frozen.FrozenCurves` keeps a head exactly and costs about a hundredth of a backbone: prefer it. `distill`
-is for serving stacks that run nothing but dense layers. Its student is monotone too: for each unit
-:math:`z' = s\,z + \sum_h v_h \tanh(w_h z + E_h(c)) + b(c)` with :math:`s, v, w > 0`, so within a context it orders
-items exactly as it should, and ties none.
+is for serving stacks that run nothing but dense layers. Its student is strictly increasing as well: for each unit
+:math:`z' = s\,z + \sum_h v_h \tanh(w_h z + E_h(c)) + b(c)` with :math:`s, v, w > 0`, so within a context it keeps the
+order of items, without ties.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from isolayer.errors import InputError
 from isolayer.metrics import auc
 from isolayer.nn.context_ids import checked_ids
 
-_ENDS = torch.tensor([0.001, 0.999])  # quantiles of the logits that the student's hidden units start between
+_ENDS = torch.tensor([0.001, 0.999])  # quantiles of the logits between which the student's hidden units start
 
 Head = Callable[[Tensor, Mapping[str, Tensor]], Tensor]  # (logit [batch, units], context) -> logit [batch, units]
 
 
 class ShallowHead(nn.Module):
-    """One hidden layer a unit, strictly increasing in the logit whatever the parameters.
+    """One hidden layer per unit, strictly increasing in the logit for any parameters.
 
     Args:
         contexts: Name and number of ids of each context feature; id -1 is unknown.
-        units: Number of curves a context has.
+        units: Number of curves per context.
         hidden: Width of the hidden layer of each unit.
-        lower: Around where logits begin; hidden units start spread from there.
-        upper: Around where they end.
+        lower: Lower end of the logits between which the hidden units are spread at the start.
+        upper: Upper end.
 
     >>> head = ShallowHead({"position": 20, "device": 3}, units=2)
     >>> head(torch.zeros(5, 2), {"position": torch.arange(5), "device": torch.full((5,), -1)}).shape
@@ -62,7 +62,7 @@ class ShallowHead(nn.Module):
         self.out = nn.Parameter(torch.full((units, hidden), -2.0))
         self.bias = nn.Parameter(-centre.repeat(units, 1) * width)
         self.level = nn.Parameter(torch.zeros(units))
-        self.shifts = nn.ModuleList(  # of the hidden units and, last, of the level; id -1 is row 0 and stays zero
+        self.shifts = nn.ModuleList(  # of the hidden units and, last, of the level; row 0 is id -1 and stays zero
             nn.Embedding(size + 1, units * (hidden + 1), padding_idx=0) for size in contexts.values()
         )
         for table in self.shifts:
@@ -83,11 +83,11 @@ class ShallowHead(nn.Module):
 
 @dataclass(frozen=True)
 class Distilled:
-    """A student and what it loses.
+    """A student and its loss of quality.
 
     Args:
         student: The shallow head.
-        auc_loss_percent: AUC of the teacher less that of the student on rows held out, in percent of the teacher's, for
+        auc_loss_percent: AUC of the teacher minus AUC of the student on held-out rows, in percent of the teacher's, for
             each unit.
         mean_error: Mean absolute difference of their probabilities on those rows, for each unit.
     """
@@ -108,10 +108,10 @@ def distill(
     steps: int = 1500,
     seed: int = 0,
 ) -> Distilled:
-    """Train a `ShallowHead` to say what an isotonic head says, on the rows of a log, and measure what is lost.
+    """Train a `ShallowHead` to reproduce an isotonic head on the rows of a log, and measure the loss of quality.
 
-    A fifth of the rows is held out. Without labels, AUC is that against the teacher's own probabilities as soft labels:
-    the expected one if the teacher is right.
+    A fifth of the rows is held out. Without labels, AUC is measured against the teacher's own probabilities as soft
+    labels, which is its expected value if the teacher is right.
 
     Args:
         teacher: `ContextIsotonicLayer`, or the ``context_curves`` of a `DualHead`.
@@ -120,29 +120,42 @@ def distill(
         context: Ids ``[n]`` of each context feature.
         label: Labels in [0, 1], ``[n, units]``, to measure AUC by.
         hidden: Width of the student's hidden layer.
-        steps: Optimiser steps, of 2,048 rows.
-        seed: Of the split and the order.
+        steps: Number of optimiser steps of 2,048 rows each.
+        seed: Seed of the split and of the order.
     """
     if logit.dim() != 2 or len(logit) < 10:
         raise InputError(f"logit: expected shape [n, units] with n >= 10, got {list(logit.shape)}; use more rows")
     if label is not None and label.shape != logit.shape:
-        raise InputError(f"label: expected shape {list(logit.shape)}, got {list(label.shape)}; one column a unit")
+        raise InputError(f"label: expected shape {list(logit.shape)}, got {list(label.shape)}; one column per unit")
     with torch.no_grad():
         target = torch.sigmoid(teacher(logit, context))
     order = torch.randperm(len(logit), generator=torch.Generator().manual_seed(seed)).to(logit.device)
     held, kept = order[: len(order) // 5], order[len(order) // 5 :]
-    low, high = (float(bound) for bound in torch.quantile(logit[kept][:100_000].flatten()[:1_000_000], _ENDS.to(logit)))
-    student = ShallowHead(contexts, units=logit.shape[1], hidden=hidden, lower=low, upper=max(high, low + 1))
-    student.to(device=logit.device, dtype=logit.dtype)
-    _imitate(student, logit[kept], {name: ids[kept] for name, ids in context.items()}, target[kept], steps, seed)
+    student = _untrained(logit[kept], contexts, hidden)
+    _imitate(student, logit[kept], _rows(context, kept), target[kept], steps, seed)
     with torch.no_grad():
-        said = torch.sigmoid(student(logit[held], {name: ids[held] for name, ids in context.items()}))
+        found = torch.sigmoid(student(logit[held], _rows(context, held)))
     truth = target[held] if label is None else label[held]
-    loss = [
-        100 * (1 - auc(y.cpu().numpy(), mine.cpu().numpy()) / auc(y.cpu().numpy(), theirs.cpu().numpy()))
-        for mine, theirs, y in zip(said.T, target[held].T, truth.T, strict=True)
-    ]
-    return Distilled(student, loss, (said - target[held]).abs().mean(0).tolist())
+    loss = [_auc_loss(*columns) for columns in zip(truth.T, found.T, target[held].T, strict=True)]
+    return Distilled(student, loss, (found - target[held]).abs().mean(0).tolist())
+
+
+def _untrained(logit: Tensor, contexts: Mapping[str, int], hidden: int) -> ShallowHead:
+    """A student whose hidden units are spread over the given logits ``[n, units]``."""
+    some = logit[:100_000].flatten()[:1_000_000]
+    low, high = (float(bound) for bound in torch.quantile(some, _ENDS.to(logit)))
+    student = ShallowHead(contexts, units=logit.shape[1], hidden=hidden, lower=low, upper=max(high, low + 1))
+    return student.to(device=logit.device, dtype=logit.dtype)
+
+
+def _rows(context: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    return {name: ids[rows] for name, ids in context.items()}
+
+
+def _auc_loss(label: Tensor, student: Tensor, teacher: Tensor) -> float:
+    """AUC of the teacher minus that of the student, in percent of the former."""
+    y = label.cpu().numpy()
+    return 100 * (1 - auc(y, student.cpu().numpy()) / auc(y, teacher.cpu().numpy()))
 
 
 def _imitate(
@@ -154,8 +167,8 @@ def _imitate(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.02, total_steps=steps)
     for _ in range(steps):
         rows = torch.randint(0, len(logit), (min(2048, len(logit)),), generator=generator).to(logit.device)
-        said = student(logit[rows], {name: ids[rows] for name, ids in context.items()})
-        loss = nn.functional.binary_cross_entropy_with_logits(said, target[rows])
+        found = student(logit[rows], _rows(context, rows))
+        loss = nn.functional.binary_cross_entropy_with_logits(found, target[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -7,16 +7,15 @@ are in `baselines`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
+from isolayer.debias.head_curves import bias_curves, served_curves
 from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
 from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.debias.serving import Relevance, Serving
@@ -240,43 +239,24 @@ class DualHead(nn.Module):
         self.served_curve.set_values(torch.from_numpy(values))
         return self
 
-    @torch.no_grad()
-    def curves(self) -> Curves:
-        """The learned curves, contexts ``("task", ...)``: logit of the event by relevance to that in the context.
+    def curves(self, kind: Literal["bias", "calibration"] = "bias") -> Curves:
+        """The learned curves: of the event's logit by relevance, which is negated for a decreasing task.
 
-        A decreasing task's curve reads the negated relevance logit. A context that is partly unknown stands above the
-        contexts it could be, and has the curve that id -1 has.
+        Args:
+            kind: ``"bias"``, curves by task and context to the logit that was observed there; ``"calibration"``, curves
+                by task to the logit that is served.
 
         >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
         >>> model.curves().predict_proba([0.0], {"task": ["click"], "position": [3]}).round(4).tolist()
         [0.5]
+        >>> model.curves("calibration").contexts
+        ('task',)
         """
-        layer, names = self.context_curves, list(self.context_curves.contexts)
-        keys: list[tuple[np.ndarray, ...]] = [()]
-        values = [layer.grid.knots[None, 1:]]  # over all tasks: the identity
-        for level in range(len(names) + 1):
-            ids = list(itertools.product(*(range(size) for size in list(layer.contexts.values())[:level])))
-            table = torch.tensor(ids, dtype=torch.long, device=self.sign.device).view(len(ids), level)
-            unknown = table.new_full((len(ids), len(names) - level), -1)
-            context = dict(zip(names, torch.cat([table, unknown], dim=1).unbind(1), strict=True))
-            knots = layer.knot_values(context).transpose(0, 1)[..., 1:]  # [tasks, contexts, buckets]
-            values.append(knots.reshape(-1, layer.grid.buckets).double().cpu().numpy())
-            task = np.repeat(np.array(self.tasks), len(ids))
-            keys.append((task, *(np.tile(column.cpu().numpy(), len(self.tasks)) for column in table.unbind(1))))
-        table_ = np.concatenate(values)
-        nothing = np.zeros_like(table_)
-        return Curves(
-            layer.grid,
-            ("task", *names),
-            tuple(keys),
-            table_,
-            nothing,
-            nothing,
-            np.zeros(len(table_)),
-            extrapolation=layer.extrapolation,
-            kind="bias",
-            source={"from": "DualHead", "tasks": list(self.tasks)},
-        )
+        if kind not in ("bias", "calibration"):
+            raise InputError(f"kind: expected 'bias' or 'calibration', got {kind!r}; choose one")
+        if kind == "bias":
+            return bias_curves(self.context_curves, self.tasks)
+        return served_curves(self.served_curve, self.tasks, FINE)
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""

@@ -1,4 +1,4 @@
-"""What every debiasing model outputs for a task, and the weighted, masked log loss they share. No parameters."""
+"""The outputs of a debiasing model for a task, and the weighted, masked log loss that all models share."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Labels = Mapping[str, Tensor]
 
 
 class Heads(NamedTuple):
-    """What a debiasing model says of one task, each ``[batch]``.
+    """The outputs of a debiasing model for one task, each ``[batch]``.
 
     Attributes:
-        relevance_logit: What is ranked by; higher is more relevant, for a decreasing task too.
+        relevance_logit: The logit to rank by; higher is more relevant, for a decreasing task too.
         observed_logit: Logit of the logged label in the context it was shown in.
-        served_logit: Logit of the probability that would be served, context unknown.
+        served_logit: Logit of the probability that would be served, without a context.
         event_cost: What a row's event adds to the loss, in models that weight events; None in the others.
     """
 
@@ -33,7 +33,7 @@ class Heads(NamedTuple):
 
 
 def weighted_bce(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:
-    r"""Mean log loss of each task over its weight, :math:`\sum_i w_i \ell_i / \sum_i w_i`; zero where none is labelled.
+    r"""Weighted mean log loss of each task, :math:`\sum_i w_i \ell_i / \sum_i w_i`; zero for a task without labels.
 
     Args:
         logit: Predictions, ``[batch, tasks]``.
@@ -41,7 +41,7 @@ def weighted_bce(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:
         weight: Non-negative, ``[batch, tasks]`` or ``[batch, 1]``.
 
     Returns:
-        One loss a task, ``[tasks]``.
+        One loss per task, ``[tasks]``.
 
     >>> weighted_bce(torch.zeros(2, 1), torch.ones(2, 1), torch.tensor([[1.0], [0.0]]))
     tensor([0.6931])
@@ -69,7 +69,7 @@ def stacked_labels(
             raise InputError(f"labels: expected a tensor for task {task!r}, got keys {sorted(labels)}; add it")
         if labels[task].shape != (rows,):
             raise InputError(
-                f"labels {task!r}: expected shape [{rows}], got {list(labels[task].shape)}; one label a row"
+                f"labels {task!r}: expected shape [{rows}], got {list(labels[task].shape)}; one label per row"
             )
     label = torch.stack([labels[task] for task in tasks], dim=1).to(like.dtype)
     weights = like.new_ones(rows, 1) if weight is None else _checked_weight(weight, rows).to(like.dtype).unsqueeze(1)
@@ -89,7 +89,7 @@ def stacked_labels(
 
 def _checked_weight(weight: Tensor, rows: int) -> Tensor:
     if weight.shape != (rows,):
-        raise InputError(f"weight: expected shape [{rows}], got {list(weight.shape)}; one weight a row")
+        raise InputError(f"weight: expected shape [{rows}], got {list(weight.shape)}; one weight per row")
     if not torch.compiler.is_compiling() and rows:
         low, high = (float(bound) for bound in torch.aminmax(weight))
         if not (low >= 0 and math.isfinite(high)):
@@ -98,7 +98,7 @@ def _checked_weight(weight: Tensor, rows: int) -> Tensor:
 
 
 def per_task(name: str, value: PerTask, tasks: Sequence[str]) -> dict[str, float]:
-    """A number for each task, from one for all or a mapping that names every task.
+    """A number for each task, given as one number for all or as a mapping that names every task.
 
     >>> per_task("alpha", 0.25, ["click", "skip"])
     {'click': 0.25, 'skip': 0.25}

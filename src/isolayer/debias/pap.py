@@ -1,8 +1,9 @@
-r"""Position Action Prediction: where would this item be shown? The served probability without a position to read.
+r"""Position Action Prediction: predict where an item would be shown, and serve the probability averaged over positions.
 
-Relevance ranks, but it is the probability of a label in a reference context, not of the one an item will meet. Beside
-the model a tower predicts the distribution of contexts, :math:`P(c \mid x)`, and the served probability pools the
-curves by it: :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`. Position and device are not its inputs.
+Relevance is for ranking: it is the logit of a label in a reference context, not in the context an item will be shown
+in. A tower beside the model predicts the distribution of contexts, :math:`P(c \mid x)`, and the served probability
+averages the curves over it: :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`. Position and device are not
+inputs of what is served.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ Given = Literal["features", "relevance"]
 
 
 class PooledHeads(dict[str, Heads]):
-    """`Heads` of every task, and what the tower said of the context: logits and the one there was, ``[batch, ...]``."""
+    """`Heads` of every task, and the tower's prediction of the context beside the context itself."""
 
-    context_logits: Tensor
-    context_id: Tensor
+    context_logits: Tensor  # [batch, contexts]
+    context_id: Tensor  # [batch]; -1 if a part of it is unknown
 
 
 class PositionPredictor(nn.Module):
-    """A `DualHead` and a tower that predicts the context an item is shown in; trained together, served together.
+    """A `DualHead` and a tower that predicts the context an item is shown in; they are trained and served together.
 
-    The tower shares nothing with the model and reads relevance without a gradient, so the ranking stays as it was.
+    The tower shares no parameters with the model and reads relevance without a gradient: the ranking is the model's.
 
     Args:
-        model: What relates relevance to the labels.
-        tower: Features to ``[batch, width]``, or, given relevance, relevance logits ``[batch, tasks]`` to that.
+        model: The model that relates relevance to the labels.
+        tower: Features to ``[batch, width]``; with ``given="relevance"``, relevance logits ``[batch, tasks]`` to that.
         width: Width of the tower's output.
-        given: What the tower reads: ``"features"``, or ``"relevance"``, which pools by :math:`P(c | r)` alone.
-        gamma: Weight of the tower's loss beside the model's.
+        given: Input of the tower: ``"features"``, or ``"relevance"``, which averages over :math:`P(c | r)` alone.
+        gamma: Weight of the tower's loss relative to the model's.
 
     >>> dual = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
     >>> model = PositionPredictor(dual, nn.Linear(4, 8), width=8)

@@ -1,6 +1,6 @@
-"""What is left of a debiasing model at serving: features in, relevance and probability out, no context.
+"""The part of a debiasing model that is served: features in, relevance and probability out, no context.
 
-The relevance head itself is here too: it is what every model trains and what is served.
+The relevance head belongs here as well, because every model trains it and serves it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Relevance(nn.Linear):
 
 
 class Serving(nn.Module):
-    """What is deployed: features in, and for each task its relevance logit and a probability out. No context.
+    """What is deployed: it takes features, and returns the relevance logit and a probability for each task.
 
-    Exported by `torch.export` or `torch.onnx.export`, the graph holds plain tensor operations only.
+    It reads no context. Exported by `torch.export` or `torch.onnx.export`, its graph has plain tensor operations only.
 
     Args:
         backbone: Features to ``[batch, width]``.

@@ -1,7 +1,7 @@
-r"""Debiasing by weights: clicks count :math:`1/e_k`, the examination known beforehand or learned from relevance.
+r"""Debiasing by weights: clicks count :math:`1/e_k`, where examination is given or learned together with relevance.
 
-Both models take the position-based model for true. A decreasing task is read as its opposite event: not to skip is to
-look and to want.
+Both models assume the position-based model. For a decreasing task they model the opposite event: not to skip is to
+examine and to like.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from isolayer.nn.context_ids import checked_ids
 class InversePropensity(Naive):
     r"""IPS: with :math:`t = y / e_k` in place of the label, the loss :math:`softplus(r) - t r` has no position bias.
 
-    Its relevance is :math:`r = logit P(y | position 0)`, since propensities are relative to position 0.
+    Relevance is :math:`r = logit P(y | position 0)`, because propensities are relative to position 0.
 
     Args:
         backbone: Features to ``[batch, width]``.
         width: Width of the backbone's output.
-        propensity: Examination of each position relative to position 0, ``[positions]``, from `propensity`.
-        clip: Propensities below this count as this: less variance, some bias.
+        propensity: Examination of each position relative to position 0, ``[positions]``, from `harvest` or
+            `em_propensity`.
+        clip: Lower bound of propensities: less variance, some bias.
         feature: The context feature that is the position.
         tasks: Names of the labels.
         decreasing: Tasks whose label is less likely with more relevance.
@@ -57,15 +58,15 @@ class InversePropensity(Naive):
         if not 0 < clip <= 1:
             raise InputError(f"clip: expected a number in (0, 1], got {clip}; 0.01 is usual")
         self.feature = feature
-        # Id -1, an unknown position, comes first and has weight 1.
+        # The first entry is that of id -1, an unknown position, with weight 1.
         self.register_buffer("factors", torch.cat([torch.ones(1), 1 / table.clamp(min=clip)]))
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
-        """Logits of every task, and what its event would add to the loss at this position."""
+        """Logits of every task, and what its event adds to the loss at this position."""
         relevance = self.relevance(self.represent(features, context))
         ids = checked_ids(context, self.feature, len(self.factors) - 1, training=self.training)
         factor = self.factors[ids + 1].unsqueeze(1)
-        chance = torch.logit(1 / factor, eps=1e-6).expand_as(relevance)  # examination is at most certain
+        chance = torch.logit(1 / factor, eps=1e-6).expand_as(relevance)  # examination is at most 1
         observed = product_logit(chance, relevance) * self.sign
         return _heads(self, relevance, observed, -factor * relevance)
 
@@ -81,15 +82,15 @@ class DualLearning(Naive):
 
     In each list :math:`L_r = -\sum_k y_k \frac{g_0}{g_k} \log softmax(r)_k` and
     :math:`L_g = -\sum_k y_k \frac{\rho_0}{\rho_k} \log softmax(g)_k`, where :math:`g` are the examination logits of
-    positions, the ratios are of the softmaxes, :math:`\rho_0` is of the list's first row, and weights get no gradient.
-    A softmax has no level: the served probability is not calibrated; use `post_hoc`.
+    positions, the ratios are those of the softmaxes, :math:`\rho_0` is that of the list's first row, and weights have
+    no gradient. A softmax does not determine the level, so the served probability is not calibrated; use `post_hoc`.
 
     Args:
         backbone: Features to ``[batch, width]``.
         width: Width of the backbone's output.
         contexts: Name and number of ids of each bias feature.
         group: The key of ``context`` that holds the list of each row; a batch holds whole lists.
-        clip: No weight is above this.
+        clip: Upper bound of the weights.
         tasks: Names of the labels.
         decreasing: Tasks whose label is less likely with more relevance.
 
@@ -115,7 +116,7 @@ class DualLearning(Naive):
         self.group, self.clip = group, clip
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
-        """Logits of every task, and what its event would add to both losses."""
+        """Logits of every task, and what its event adds to both losses."""
         if self.group not in context:
             raise InputError(f"context: expected {self.group!r}, the list of each row, got {sorted(context)}; add it")
         relevance = self.relevance(self.represent(features, context))
@@ -131,7 +132,7 @@ class DualLearning(Naive):
     def loss(
         self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
     ) -> Tensor:
-        """Both losses a row, summed over tasks."""
+        """Both losses, averaged over rows and summed over tasks."""
         return _cost(self, outputs, labels, mask, weight, unseen=torch.zeros_like)
 
 

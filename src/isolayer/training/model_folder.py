@@ -2,7 +2,8 @@
 
     model.json          what the model knows of its columns: names, order, context sizes, means
     model.safetensors   weights
-    curves.parquet      the learned curves, of models that have some
+    curves.parquet      the learned bias curves, of models that have some
+    served.parquet      their served curves: from relevance to the served probability
     serving.onnx        what is served; needs the extra onnx
     manifest.json       digests of the files above
 
@@ -25,18 +26,14 @@ from safetensors.torch import load, save
 from torch import nn
 
 from isolayer.debias.export import export_onnx
+from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError, MissingExtra, need
 from isolayer.storage import read_set, whole_files
 from isolayer.training.columns import Columns
 from isolayer.training.log_check import LogSummary
 
-COLUMNS, WEIGHTS, CURVES, SERVING, MANIFEST = (
-    "model.json",
-    "model.safetensors",
-    "curves.parquet",
-    "serving.onnx",
-    "manifest.json",
-)
+COLUMNS, WEIGHTS, SERVING, MANIFEST = "model.json", "model.safetensors", "serving.onnx", "manifest.json"
+CURVES, SERVED = "curves.parquet", "served.parquet"
 FORMAT = 1
 
 
@@ -102,7 +99,7 @@ def save_model_folder(model: nn.Module, folder: Path, columns: ModelColumns) -> 
     """Write everything that belongs to a trained model, at one commit point.
 
     Args:
-        model: The model; its curves and what it serves are written if it has ``curves()`` and ``serving()``.
+        model: The model; the curves of a `DualHead`, and what any model with ``serving()`` serves, are written too.
         folder: Where to; it exists.
         columns: What the model knows of its columns.
 
@@ -116,21 +113,22 @@ def save_model_folder(model: nn.Module, folder: Path, columns: ModelColumns) -> 
             "check the features for extreme values"
         )
     names = [COLUMNS, WEIGHTS]
-    names += [CURVES] if hasattr(model, "curves") else []
+    names += [CURVES, SERVED] if isinstance(model, DualHead) else []
     names += [SERVING] if hasattr(model, "serving") and _can_export() else []
     with whole_files(*(folder / name for name in names), manifest=folder / MANIFEST, name="folder") as parts:
         _write(model, dict(zip(names, parts, strict=True)), columns)
-    for name in {CURVES, SERVING} - set(names):  # of an earlier model; the manifest no longer lists it
+    for name in {CURVES, SERVED, SERVING} - set(names):  # of an earlier model; the manifest no longer lists it
         (folder / name).unlink(missing_ok=True)
-    return {name: folder / name if name in names else None for name in (COLUMNS, WEIGHTS, CURVES, SERVING)}
+    return {name: folder / name if name in names else None for name in (COLUMNS, WEIGHTS, CURVES, SERVED, SERVING)}
 
 
 def _write(model: nn.Module, parts: Mapping[str, Path], columns: ModelColumns) -> None:
     parts[COLUMNS].write_text(json.dumps(columns.to_json(), indent=1) + "\n")
     state = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
     parts[WEIGHTS].write_bytes(save(state))
-    if CURVES in parts:
-        model.curves().save(parts[CURVES])  # type: ignore[operator]
+    if isinstance(model, DualHead):
+        model.curves("bias").save(parts[CURVES])
+        model.curves("calibration").save(parts[SERVED])
     if SERVING in parts:
         export_onnx(model.serving().cpu(), parts[SERVING], columns.to_json())  # type: ignore[operator]
 

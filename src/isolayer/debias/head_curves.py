@@ -1,0 +1,74 @@
+"""The curves of a `DualHead` as `Curves`: bias curves by task and context, and served curves by task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isolayer.curves.curves import Curves
+from isolayer.debias.referenced_curves import ReferencedCurves
+from isolayer.grid import Grid
+from isolayer.nn.isotonic import IsotonicLayer
+
+Floats = NDArray[np.float64]
+
+
+@torch.no_grad()
+def bias_curves(layer: ReferencedCurves, tasks: Sequence[str]) -> Curves:
+    """Curves by task and context, from the event's logit by relevance to its logit in the context.
+
+    A context that is partly unknown is the parent of the contexts it could be, and has the curve of id -1.
+
+    Args:
+        layer: The context curves of a model.
+        tasks: The name of each of its units.
+    """
+    names, order = list(layer.contexts), np.argsort(np.array(tasks))
+    keys, values = list[tuple[NDArray[Any], ...]]([()]), [layer.grid.knots[None, 1:]]  # over all tasks: the identity
+    for depth in range(len(names) + 1):
+        ids = list(itertools.product(*(range(size) for size in list(layer.contexts.values())[:depth])))
+        table = torch.tensor(ids, dtype=torch.long, device=layer.held.device).view(len(ids), depth)
+        unknown = table.new_full((len(ids), len(names) - depth), -1)
+        context = dict(zip(names, torch.cat([table, unknown], dim=1).unbind(1), strict=True))
+        knots = layer.knot_values(context).transpose(0, 1)[..., 1:]  # [tasks, contexts, buckets]
+        values.append(knots.double().cpu().numpy()[order].reshape(-1, layer.grid.buckets))
+        task = np.repeat(np.array(tasks)[order], len(ids))
+        keys.append((task, *(np.tile(column.cpu().numpy(), len(tasks)) for column in table.unbind(1))))
+    return _table(layer.grid, ("task", *names), keys, values, kind="bias", extrapolation=layer.extrapolation)
+
+
+@torch.no_grad()
+def served_curves(layer: IsotonicLayer | None, tasks: Sequence[str], grid: Grid) -> Curves:
+    """Curves by task, from the event's logit by relevance to the logit that is served.
+
+    Args:
+        layer: The served curve of a model; None where relevance itself is served.
+        tasks: The name of each of its units.
+        grid: Where the knots are if there is no layer.
+    """
+    order = np.argsort(np.array(tasks))
+    grid = grid if layer is None else layer.grid
+    identity = grid.knots[None, 1:]
+    served = np.repeat(identity, len(tasks), 0)
+    if layer is not None:
+        served = layer.knot_values()[:, 1:].double().cpu().numpy()[order]
+    keys = [(), (np.array(tasks)[order],)]
+    return _table(grid, ("task",), keys, [identity, served], kind="calibration", extrapolation="extend")
+
+
+def _table(
+    grid: Grid,
+    contexts: tuple[str, ...],
+    keys: Sequence[tuple[NDArray[Any], ...]],
+    values: Sequence[Floats],
+    **about: Any,
+) -> Curves:
+    table = np.concatenate(values)
+    nothing = np.zeros_like(table)
+    source = {"from": "DualHead", "tasks": keys[1][0].tolist()}
+    return Curves(grid, contexts, tuple(keys), table, nothing, nothing, np.zeros(len(table)), source=source, **about)

@@ -64,8 +64,8 @@ chaos: setup  ## Attack it for about an hour: 300 kills, 50,000 torn reads, 10 m
 reproduce: setup data  ## The paper's tables and figures, and studies on public data: writes results/
 	$(BIN)/python -m research all
 
-smoke: setup  ## The quickest sign of life
-	$(BIN)/python -m pytest -q -x tests/test_package.py tests/test_grid.py
+smoke: setup  ## The built wheel in clean environments: the core, each extra, all, and the lowest versions (about 20 minutes)
+	$(BIN)/python tests/smoke.py
 
 docs: setup  ## Build the documentation site, strictly
 	$(PIP) --editable ".[docs]"

@@ -18,7 +18,7 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Unsupported
 
 from isolayer.curves.curves import Curves
@@ -257,7 +257,7 @@ def _opset() -> int:
         model = helper.make_model(body, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets))
         try:
             session(model.SerializeToString())
-        except (Fail, InvalidGraph, Unsupported):
+        except (Fail, InvalidArgument, InvalidGraph, Unsupported):
             continue
         return newest
     raise RuntimeError("onnxruntime knows no operator set from 19 on: pip install --upgrade onnxruntime")

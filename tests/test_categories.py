@@ -168,6 +168,9 @@ def test_strings_with_nul_are_unseen_and_no_keys():
     asked = ["a", "a\0", "a\0b", "\0", ""]
     for container in CONTAINERS.values():
         assert lookup(container(asked), np.array(["", "a"])).tolist() == [1, -1, -1, -1, 0]
+    numpy = np.array(["a", "a\0b", "", "\0b"])  # numpy itself drops a NUL at the end
+    for column in (numpy, numpy[::-1][::-1], numpy.astype(">U3")):
+        assert lookup(column, np.array(["", "a"])).tolist() == [1, -1, 0, -1]
     with pytest.raises(InputError, match=r"context c: expected strings without NUL, got 'a\\x00'; clean the column"):
         encode(["b", "a\0"], "c")
 

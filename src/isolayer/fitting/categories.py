@@ -235,6 +235,8 @@ def _arrow(column: Column, name: str) -> Any:
 
     if hasattr(column, "to_arrow"):  # a polars Series
         column = column.to_arrow()
+    elif isinstance(column, np.ndarray) and column.dtype.kind == "U" and _has_inner_nul(column):
+        column = column.astype(object)  # Arrow would read such text up to the NUL
     try:
         array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
     except OverflowError as error:
@@ -246,6 +248,13 @@ def _arrow(column: Column, name: str) -> Any:
             f"context {name}: expected values of one type, got a mixture ({error}); convert the column"
         ) from error
     return array.unify_dictionaries().combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _has_inner_nul(column: NDArray[Any]) -> bool:
+    """Whether a string of a numpy array goes on after a NUL; at the end numpy pads with NUL and drops it."""
+    text = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("="))
+    characters = text.view(np.uint32).reshape(len(text), -1)
+    return bool(((characters[:, :-1] == 0) & (characters[:, 1:] != 0)).any())
 
 
 def _may_be_keys(kind: Any) -> bool:

@@ -1,6 +1,7 @@
 """Histograms from tables: what engines sum is what numpy sums; bad rows are counted, refused or left out."""
 
 import datetime
+from decimal import Decimal
 
 import duckdb
 import ibis
@@ -19,9 +20,11 @@ from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bin_of
 from isolayer.grid import Grid
-from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, fold_of, grouped, histogram_of, sample_query
+from isolayer.tables.folds import fold_of
+from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, grouped, histogram_of, sample_query
 from isolayer.tables.sources import as_table, collect, double
 
+NAN = float("nan")
 DIALECTS = ("duckdb", "bigquery", "snowflake", "trino", "postgres")
 
 
@@ -394,3 +397,48 @@ def test_nan_in_a_file_is_found(bad, tmp_path):
     spec = ColumnSpec(weight="weight", negative_rate="rate")
     with pytest.raises(InputError, match="got 60 "):
         histogram_of(str(tmp_path / "log.parquet"), spec)
+
+
+CONTEXTS = {
+    "floats": pa.array([1.0, -0.0, 0.0, NAN, None, 3.0]),
+    "single floats": pa.array([1.0, -0.0, NAN, None], pa.float32()),
+    "fractions": pa.array([1.0, 0.5]),
+    "infinite": pa.array([1.0, float("inf")]),
+    "large floats": pa.array([2.0**53]),
+    "integers": pa.array([-(2**63), 2**63 - 1, None]),
+    "unsigned": pa.array([0, 2**63 - 1], pa.uint64()),
+    "large unsigned": pa.array([2**63], pa.uint64()),
+    "decimals": pa.array([Decimal("1.00"), Decimal("2"), None], pa.decimal128(10, 2)),
+    "fractions of decimals": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
+    "large decimals": pa.array([Decimal(2**63)], pa.decimal128(38, 0)),
+    "booleans": pa.array([True, None, False, True]),
+    "strings": pa.array(["", "a", "A", None, "a "]),
+    "categories": pa.array(["b", "a", None]).dictionary_encode(),
+    "NUL": pa.array(["a", "a\0"]),
+    "nothing": pa.nulls(2),
+    "dates": pa.array([datetime.date(2026, 1, 1)]),
+    "times": pa.array([datetime.datetime(2026, 1, 1)]),
+    "times of a zone": pa.array([datetime.datetime(2026, 1, 1)], pa.timestamp("us", "UTC")),
+    "bytes": pa.array([b"a"]),
+}
+REFUSED = ("fractions", "infinite", "large", "NUL", "dates", "times", "bytes")
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize("kind", ["frame", "path", "relation"])
+def test_an_engine_finds_the_contexts_that_numpy_finds(name, kind, tmp_path):
+    """Every type of column that can be a context gives the same keys, and every other is refused by both."""
+    column = CONTEXTS[name]
+    table = pa.table({"score": np.zeros(len(column)), "label": np.arange(len(column)) % 2, "context": column})
+    pq.write_table(table, tmp_path / "log.parquet")
+    sources = {"frame": table, "path": tmp_path / "log.parquet", "relation": duckdb.connect().from_arrow(table)}
+    asks = (
+        lambda: from_arrays(table, ("context",)),
+        lambda: histogram_of(sources[kind], ColumnSpec(("context",), missing="own"))[0],
+    )
+    if name.startswith(REFUSED):
+        for ask in asks:
+            with pytest.raises(InputError, match="context context: expected "):
+                ask()
+    else:
+        assert_same(*(ask() for ask in asks))

@@ -2,11 +2,6 @@
 
 import csv
 import io
-import os
-import shutil
-import subprocess
-from pathlib import Path
-from tempfile import mkdtemp
 
 import ibis
 import numpy as np
@@ -15,7 +10,8 @@ from curve_examples import GRID, columns, fitted, questions
 
 from isolayer.curves.export.sql import to_sql
 from isolayer.fitting.histogram import Histogram
-from isolayer.tables.histogram_query import ColumnSpec, fold_of, grouped
+from isolayer.tables.folds import fold_of
+from isolayer.tables.histogram_query import ColumnSpec, grouped
 
 TYPES = {
     "score": "double precision",
@@ -25,40 +21,6 @@ TYPES = {
     "id": "bigint",
 }
 IBIS_TYPES = {"score": "float64", "label": "float64", "device": "string", "position": "int64"}
-
-
-def program(name: str) -> str:
-    """A program of the server, which Debian keeps off the path."""
-    found = shutil.which(name) or next((str(path) for path in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None)
-    if found is None:
-        reason = "PostgreSQL's server is not here: make test installs it where it can"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
-
-
-@pytest.fixture(scope="module")
-def postgres():
-    """A question to a server of our own, on a socket in a folder of its own: SQL in, rows of strings out."""
-    server, folder = program("pg_ctl"), Path(mkdtemp(prefix="isolayer-"))  # a socket's path must be short
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres")
-    as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []  # the server refuses to run as root
-    data, options = folder / "data", f"-k {folder} -c listen_addresses='' -c fsync=off"
-    run = {"check": True, "capture_output": True, "text": True, "cwd": folder}
-    subprocess.run([*as_user, program("initdb"), "-D", data, "-U", "tester", "-E", "UTF8", "--locale=C.UTF-8"], **run)
-    subprocess.run([*as_user, server, "-D", data, "-o", options, "-l", folder / "log", "-w", "start"], **run)
-
-    def ask(statement: str, stdin: str = "") -> list[list[str]]:
-        command = ["psql", "-h", str(folder), "-U", "tester", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "--csv", "-tq"]
-        done = subprocess.run([*command, "-c", statement], input=stdin, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return list(csv.reader(io.StringIO(done.stdout)))
-
-    yield ask
-    subprocess.run([*as_user, server, "-D", data, "-m", "immediate", "stop"], **run)
-    shutil.rmtree(folder)
 
 
 def load(ask, name, rows):

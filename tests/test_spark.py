@@ -1,9 +1,5 @@
 """Spark in local mode: the same histogram, the same probabilities, and files it reads without this package."""
 
-import os
-import shutil
-import warnings
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,54 +11,22 @@ from isolayer.curves.export.sql import to_sql
 from isolayer.fitting.histogram import Histogram
 from isolayer.metrics import BinSums, SegmentSums, Sums
 from isolayer.tables.apply import apply_table
-from isolayer.tables.histogram_query import ColumnSpec, fold_of, histogram_of
+from isolayer.tables.folds import fold_of
+from isolayer.tables.histogram_query import ColumnSpec, histogram_of
 
-pytestmark = [
-    pytest.mark.skipif(
-        shutil.which("java") is None and os.environ.get("CI") != "true", reason="Spark needs Java, which is not here"
-    ),
-    pytest.mark.filterwarnings("ignore"),  # Spark and its driver warn of pandas, of open sockets and of one another
-]
+# Spark and its driver warn of pandas, of open sockets and of one another.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def spark():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pyspark.sql import SparkSession
-
-        builder = SparkSession.builder.master("local[1]").appName("isolayer")
-        for key, value in {
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.memory": "1g",
-            "spark.driver.host": "localhost",
-            "spark.log.level": "ERROR",
-        }.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
-def backend(spark):
-    import ibis
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ibis.pyspark.connect(spark)
-
-
-def in_spark(backend, spark, data, path):
+def in_spark(spark_backend, spark, data, path):
     pq.write_table(pa.table(data), path)
     spark.read.parquet(str(path)).createOrReplaceTempView("logs")
-    return backend.table("logs")
+    return spark_backend.table("logs")
 
 
-def test_spark_sums_what_numpy_sums(backend, spark, tmp_path):
+def test_spark_sums_what_numpy_sums(spark_backend, spark, tmp_path):
     data = columns(missing=True)
-    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    table = in_spark(spark_backend, spark, data, tmp_path / "logs.parquet")
     got, _ = histogram_of(table, ColumnSpec(("device", "position"), grid=GRID, folds=5))
     context = {name: data[name] for name in ("device", "position")}
     fold = fold_of(data["score"], 5)
@@ -75,31 +39,31 @@ def test_spark_sums_what_numpy_sums(backend, spark, tmp_path):
     np.testing.assert_allclose(one.values, two.values, rtol=0, atol=1e-9)
 
 
-def test_spark_measures_what_numpy_measures(backend, spark, tmp_path):
+def test_spark_measures_what_numpy_measures(spark_backend, spark, tmp_path):
     rng = np.random.default_rng(0)
     prob = rng.beta(1, 6, 2000)
     data = {"prob": prob, "label": (rng.random(2000) < prob).astype(np.int8), "day": np.arange(2000) % 3}
-    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    table = in_spark(spark_backend, spark, data, tmp_path / "logs.parquet")
     assert Sums.from_table(table).log_loss == pytest.approx(Sums.from_rows(data["label"], prob).log_loss, rel=1e-12)
     there, here = SegmentSums.from_table(table, segment="day"), SegmentSums.from_rows(data["label"], prob, data["day"])
     np.testing.assert_allclose(there.squared_error, here.squared_error, rtol=1e-12)
     assert BinSums.from_table(table).auc == pytest.approx(BinSums.from_rows(data["label"], prob).auc, abs=1e-6)
 
 
-def test_spark_counts_bad_rows(backend, spark, tmp_path):
+def test_spark_counts_bad_rows(spark_backend, spark, tmp_path):
     data = columns(n=50)
     data["score"][:3] = np.nan
     data["label"][5] = 7.0
-    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    table = in_spark(spark_backend, spark, data, tmp_path / "logs.parquet")
     _, dropped = histogram_of(table, ColumnSpec(), on_bad_rows="drop")
     assert sorted(dropped.values()) == [1, 3]
 
 
 @pytest.mark.parametrize(("scale", "missing"), [("logit", False), ("prob", True)])
-def test_spark_duckdb_and_numpy_agree(backend, spark, tmp_path, scale, missing):
+def test_spark_duckdb_and_numpy_agree(spark_backend, spark, tmp_path, scale, missing):
     curves, data = fitted(scale=scale, missing=missing), questions(scale, missing=missing)
     expected = curves.predict_proba(data["score"], {name: data[name] for name in curves.contexts})
-    table = in_spark(backend, spark, data, tmp_path / "logs.parquet")
+    table = in_spark(spark_backend, spark, data, tmp_path / "logs.parquet")
     lazily = apply_table(curves, table).to_pyarrow().sort_by("id")["calibrated_prob"].to_numpy()
     np.testing.assert_allclose(lazily, expected, rtol=0, atol=1e-9)
     written = spark.sql(to_sql(curves, "spark", table="logs", keep=["id"])).orderBy("id").collect()

@@ -46,7 +46,7 @@ isolayer_found AS (
   SELECT r.*, COALESCE(l2.curve, l1.curve, 0) * 1 + r.isolayer_group AS isolayer_cell
   FROM isolayer_grouped AS r
   LEFT JOIN isolayer_level_1 AS l1 ON l1.k = r.isolayer_context_1
-  LEFT JOIN isolayer_level_2 AS l2 ON l2.k = r.isolayer_context_2 AND l2.parent = l1.curve
+  LEFT JOIN isolayer_level_2 AS l2 ON l2.k = r.isolayer_context_2 AND r.isolayer_context_2 % 1 = 0 AND l2.parent = l1.curve
 )
 SELECT
   r.`id`,

@@ -238,9 +238,7 @@ def _arrow(column: Column, name: str) -> Any:
     elif isinstance(column, np.ndarray) and column.dtype.kind == "U" and _has_inner_nul(column):
         column = column.astype(object)  # Arrow would read such text up to the NUL
     try:
-        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else pa.array(column, from_pandas=True)
-    except OverflowError as error:
-        raise _too_large(name, "a larger one") from error
+        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else _array(column)
     except UnicodeEncodeError as error:
         raise InputError(f"context {name}: expected text, got what UTF-8 cannot hold ({error}); clean it") from error
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -255,6 +253,15 @@ def _has_inner_nul(column: NDArray[Any]) -> bool:
     text = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("="))
     characters = text.view(np.uint32).reshape(len(text), -1)
     return bool(((characters[:, :-1] == 0) & (characters[:, 1:] != 0)).any())
+
+
+def _array(column: Column) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(column, from_pandas=True)
+    except OverflowError:  # an integer beyond 64 bits
+        return pa.array(column, pa.decimal128(38, 0), from_pandas=True)
 
 
 def _may_be_keys(kind: Any) -> bool:

@@ -16,6 +16,7 @@ The same as one statement in plain text is :mod:`isolayer.curves.export.sql`.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any, NamedTuple
 
 import ibis
@@ -29,7 +30,18 @@ from isolayer.curves.export.sql import cells_of, own_prefix
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
 from isolayer.tables.histogram_query import logit_expression
-from isolayer.tables.sources import ROWS, Table, Value, as_table, backend_of, double, finite, is_relation, unbound
+from isolayer.tables.sources import (
+    ROWS,
+    Table,
+    Value,
+    as_table,
+    backend_of,
+    double,
+    finite,
+    is_nothing,
+    is_relation,
+    unbound,
+)
 
 _DENSE = 1_000_000  # up to so many cells DuckDB joins by a table lookup instead of hashing
 _PACKS = (1, 2, 4, 8)  # buckets per cell
@@ -200,7 +212,7 @@ def _key(context: Value, level: Level) -> Value:
     """A context's value as it is compared with keys; what is missing matches through its mark alone."""
     kind = context.type()
     value = context
-    if kind.is_null() or kind.is_floating():
+    if is_nothing(kind) or kind.is_floating():
         value = context.cast("float64" if kind.is_floating() else _IBIS_TYPES[level.kind or "b"])
     elif kind.is_decimal():
         value = _whole(context, level)
@@ -222,10 +234,14 @@ def _whole(decimal: Value, level: Level) -> Value:
 
 
 def _gap(context: Value) -> Value:
-    """1 where a context is missing, else 0. NaN is missing, infinity is a number; see `finite` for the reason why."""
+    """1 where a context is missing, else 0: NaN is missing, infinity is not.
+
+    Neither ``isnan`` (see `finite`) nor ``isinf`` (always false in what Ibis writes for Spark) can be relied upon.
+    """
     gap = context.isnull()
     if context.type().is_floating():
-        gap |= ~(finite(context) | context.isinf()).fill_null(False)
+        infinite = context.cast("float64").abs() == ibis.literal(math.inf, "float64")
+        gap |= ~(finite(context) | infinite).fill_null(False)
     return ibis.ifelse(gap, ibis.literal(1, "int8"), ibis.literal(0, "int8"))
 
 
@@ -234,7 +250,7 @@ def _check_columns(table: Table, curves: Curves, walk: list[Level], score: str, 
     for name in (score, *curves.contexts):
         if name not in columns:
             raise InputError(f"column {name}: expected it in the table, got {list(columns)}; name another")
-    if not (columns[score].is_numeric() or columns[score].is_null()):
+    if not (columns[score].is_numeric() or is_nothing(columns[score])):
         raise InputError(f"column {score}: expected numbers, got {columns[score]}; convert it")
     if prob.casefold() in [name.casefold() for name in columns]:
         raise InputError(f"prob: expected a name that no column has, got {prob!r}; choose another")
@@ -245,7 +261,7 @@ def _check_columns(table: Table, curves: Curves, walk: list[Level], score: str, 
 def _check_context(given: Any, level: Level) -> None:
     number = given.is_integer() or given.is_floating() or given.is_decimal()
     fits = {"i": number, "b": given.is_boolean(), "U": given.is_string()}
-    if not (given.is_null() or (any(fits.values()) if level.kind is None else fits[level.kind])):
+    if not (is_nothing(given) or (any(fits.values()) if level.kind is None else fits[level.kind])):
         rule = "strings, integers or booleans" if level.kind is None else f"{KINDS[level.kind]} as when fitted"
         raise InputError(f"context {level.context}: expected {rule}, got {given}; convert the column")
     bits = _FLOATS.get(str(given).lstrip("!"))

@@ -26,6 +26,7 @@ from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, context_names, encode
 from isolayer.fitting.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT, Histogram, bins
 from isolayer.grid import Grid
+from isolayer.tables.folds import fold_expression
 from isolayer.tables.sources import (
     Table,
     Value,
@@ -36,6 +37,7 @@ from isolayer.tables.sources import (
     finite,
     is_number,
     is_relation,
+    may_be_keys,
     unbound,
     within,
 )
@@ -43,7 +45,6 @@ from isolayer.tables.sources import (
 OnBadRows = Literal["error", "drop"]
 
 _DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
-_PRIME = 2**31 - 1
 _SOURCE = ("score", "label", "weight", "scale", "negative_rate")  # what a histogram remembers of its columns
 _UNUSED = -1  # bin of rows that weigh nothing
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
@@ -155,7 +156,7 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
     label, weight = table[spec.label].cast("float64"), _weight(table, spec, newest)
     keys = {_context(place): table[name] for place, name in enumerate(spec.contexts)}
     if spec.folds is not None:
-        keys["fold"] = _fold(table, spec)
+        keys["fold"] = fold_expression(table, spec.score, spec.folds)
     prepared = table.select(**keys, bin=_bin(table, spec, weight), label=label, logit=logit, **_named("weight", weight))
     label, logit = prepared["label"], prepared["logit"]
     if weight is None:
@@ -178,16 +179,6 @@ def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
         return finite(score), number
     inside = ibis.least(ibis.greatest(number, double(NEAR)), double(1 - NEAR))
     return within(score, 0, 1), (inside / (double(1) - inside)).ln()
-
-
-def fold_of(score: NDArray[np.float64], folds: int) -> NDArray[np.int64]:
-    """The fold a score falls into, as the engines compute it: a hash of its value to 2**-40.
-
-    >>> fold_of(np.array([0.1, 0.3, 0.1]), 5).tolist()
-    [2, 4, 2]
-    """
-    whole = np.floor((np.clip(score, -4096.0, 4096.0) + 4096.0) * 2.0**40).astype(np.int64)
-    return np.asarray(_mix(whole) % folds)
 
 
 def sample_query(source: Any, spec: ColumnSpec) -> str:
@@ -231,6 +222,10 @@ def _check_columns(table: Table, spec: ColumnSpec) -> None:
     for name in numeric:
         if name is not None and not is_number(columns[name]):
             raise InputError(f"column {name}: expected numbers, got {columns[name]}; convert it")
+    for name in spec.contexts:
+        if not may_be_keys(columns[name]):
+            rule = "expected strings, integers or booleans"
+            raise InputError(f"context {name}: {rule}, got {columns[name]}; convert the column")
     folds = spec.folds[0] if isinstance(spec.folds, tuple) else spec.folds
     if folds is not None and not 1 <= folds <= 127:
         raise InputError(f"folds: expected a number from 1 to 127, got {folds}; try 5")
@@ -312,32 +307,6 @@ def _bin(table: Table, spec: ColumnSpec, weight: Value | None) -> Value:
     # One condition decides for nearly every row; why a row failed is asked only where it did.
     why = ibis.cases(*((~rule.fill_null(False), kind) for kind, rule in rules), else_=_SCORE)
     return ibis.ifelse(good, at, why).cast("int32")
-
-
-def _fold(table: Table, spec: ColumnSpec) -> Value:
-    """A hash of the score, or of the column whose values stay together, in arithmetic that all engines share."""
-    if not isinstance(spec.folds, tuple):
-        score = table[spec.score].cast("float64")
-        inside = ibis.least(ibis.greatest(score, double(-4096)), double(4096))
-        whole = ((inside + double(4096)) * double(2.0**40)).floor().cast("int64")
-        usable = finite(score)
-        return ibis.ifelse(usable, _mix(whole) % spec.folds, 0).cast("int64")
-    folds, name = spec.folds
-    column = table[name]
-    if column.type().is_integer():
-        return (_mix(column.cast("int64") % _PRIME + _PRIME) % folds).fill_null(0).cast("int64")
-    if not column.type().is_string():
-        raise InputError(f"folds: expected integers or strings in {name}, got {column.type()}; convert it")
-    return ((column.hash() % folds + folds) % folds).fill_null(0).cast("int64")
-
-
-def _mix(whole: Any) -> Any:
-    """Integers in ``0 .. 2**53`` spread over ``0 .. 2**31 - 2``: arithmetic modulo a prime that overflows nowhere."""
-    low = whole % _PRIME
-    rest = whole - low  # a multiple of the prime, so that even the division of doubles is exact
-    high = rest // _PRIME if isinstance(whole, np.ndarray) else (rest / _PRIME).cast("int64")
-    once = (low * 48271 + high * 69621 + 12345) % _PRIME
-    return (once * once + once) % _PRIME
 
 
 def _context(place: int) -> str:

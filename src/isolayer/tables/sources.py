@@ -139,7 +139,17 @@ def finite(column: Value) -> Value:
 
 def is_number(kind: Any) -> bool:
     """Whether a column of this type holds numbers or booleans, or nothing at all, as one of no rows may."""
-    return bool(kind.is_numeric() or kind.is_boolean() or kind.is_null())
+    return bool(kind.is_numeric() or kind.is_boolean() or is_nothing(kind))
+
+
+def is_nothing(kind: Any) -> bool:
+    """Whether a column of this type holds NULL only. Ibis does not know the type by which DuckDB 2 says so."""
+    return bool(kind.is_null() or (kind.is_unknown() and "NULL" in str(kind)))
+
+
+def may_be_keys(kind: Any) -> bool:
+    """Whether a column of this type can be a context: strings, booleans, and numbers, which are asked to be whole."""
+    return bool(kind.is_string() or is_number(kind))
 
 
 def unbound(relation: Any, name: str = ROWS) -> Table:

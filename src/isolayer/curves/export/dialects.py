@@ -28,6 +28,7 @@ class Dialect:
         refuse: A value that raises the message ``{}``.
         accepted: Types of columns, as regular expressions, that hold numbers ``n`` and keys ``i``, ``U`` and ``b``.
         floats: Names of the types of single and double precision, which hold keys only up to 2**24 and 2**53.
+        rounds: Whether a decimal is rounded where it is compared with an integer.
         structs: Whether rows are written as an array of structs.
         most: How many rows one list of values may have; 0 for any number.
     """
@@ -43,6 +44,7 @@ class Dialect:
     refuse: str = ""
     accepted: Mapping[str, str] = field(default_factory=dict)
     floats: tuple[str, str] = ("", "")
+    rounds: bool = False
     structs: bool = False
     most: int = 0
 
@@ -173,6 +175,7 @@ DIALECTS = {
         refuse="raise_error({})",
         accepted={"n": _SPARK_NUMBERS, "i": _SPARK_NUMBERS, "U": "string|(var)?char.*|void", "b": "boolean|void"},
         floats=("float", "double"),
+        rounds=True,
     ),
     "bigquery": Dialect(
         _types("FLOAT64", "INT64", "STRING", "BOOL"), quote="`", backslash=True, is_nan="IS_NAN({})", structs=True
@@ -184,7 +187,7 @@ DIALECTS = {
         is_nan="{} = CAST('NaN' AS DOUBLE)",
         most=10_000,
     ),
-    "trino": Dialect(_types("DOUBLE", "BIGINT", "VARCHAR")),
+    "trino": Dialect(_types("DOUBLE", "BIGINT", "VARCHAR"), rounds=True),
     "postgres": Dialect(
         _types("DOUBLE PRECISION", "BIGINT", "TEXT"),
         folds=False,

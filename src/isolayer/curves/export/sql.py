@@ -217,8 +217,12 @@ class _Statement(NamedTuple):
         own, joins = self.own, list[str]()
         for depth, level in enumerate(self.walk, start=1):
             alias, same = f"l{depth}", list[str]()
+            key = f"r.{own}_{'key' if level.has_missing else 'context'}_{depth}"
             if level.kind is not None:
-                same.append(f"{alias}.k = r.{own}_{'key' if level.has_missing else 'context'}_{depth}")
+                same.append(f"{alias}.k = {key}")
+            if level.kind == "i" and self.dialect.rounds:
+                whole = f"r.{own}_context_{depth} % 1 = 0"
+                same.append(f"(r.{own}_gap_{depth} = 1 OR {whole})" if level.has_missing else whole)
             if level.has_missing:
                 same.append(f"{alias}.gap = r.{own}_gap_{depth}")
             if depth > 1:

@@ -1,0 +1,37 @@
+"""Servers that several test files share, started once."""
+
+import os
+import warnings
+
+import pytest
+import servers
+
+
+def _or_skip(server):
+    """Start a server; where it is not installed the tests that need it are skipped, except in CI."""
+    try:
+        with server() as ready:
+            yield ready
+    except servers.Absent as absent:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(absent))
+        pytest.skip(str(absent))
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    yield from _or_skip(servers.postgres)
+
+
+@pytest.fixture(scope="session")
+def spark():
+    yield from _or_skip(servers.spark)
+
+
+@pytest.fixture(scope="session")
+def spark_backend(spark):
+    import ibis
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ibis.pyspark.connect(spark)

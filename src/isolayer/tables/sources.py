@@ -36,6 +36,7 @@ class _PerThread(threading.local):
 
 
 _embedded = _PerThread()
+_reading = threading.Lock()
 
 
 def engine() -> Any:
@@ -74,7 +75,8 @@ def as_table(source: Any) -> Table:
     'ctx' and 'CTX'; rename one
     """
     if isinstance(source, str | Path):
-        with warnings.catch_warnings():  # Ibis calls DuckDB by a name that DuckDB 2 deprecates: not ours to repair
+        # Ibis calls DuckDB by a name that DuckDB 2 deprecates, and filters of warnings belong to all threads.
+        with _reading, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
             return engine().read_parquet(pattern_of(str(source)))
     try:

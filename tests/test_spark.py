@@ -75,7 +75,7 @@ def test_spark_duckdb_and_numpy_agree(spark_backend, spark, tmp_path, scale, mis
 def test_spark_reads_the_curves(spark, tmp_path):
     curves = fitted()
     curves.save(tmp_path / "curves.parquet")
-    rows = spark.read.parquet(str(tmp_path / "curves.parquet")).where("level = 2").collect()
+    rows = spark.read.parquet(str(tmp_path / "curves.parquet")).where("depth = 2").collect()
     assert len(rows) == len(curves.keys[2][0])
     row = curves.rows_of({name: [row[name] for row in rows] for name in curves.contexts}, len(rows))
     np.testing.assert_array_equal([list(row["values"]) for row in rows], curves.values[row])

@@ -235,7 +235,7 @@ def _arrow(column: Column, name: str) -> Any:
 
     if hasattr(column, "to_arrow"):  # a polars Series
         column = column.to_arrow()
-    elif isinstance(column, np.ndarray) and column.dtype.kind == "U" and _has_inner_nul(column):
+    elif isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "U" and _has_inner_nul(column):
         column = column.astype(object)  # Arrow would read such text up to the NUL
     try:
         array = column if isinstance(column, pa.Array | pa.ChunkedArray) else _array(column)
@@ -251,7 +251,7 @@ def _arrow(column: Column, name: str) -> Any:
 def _has_inner_nul(column: NDArray[Any]) -> bool:
     """Whether a string of a numpy array goes on after a NUL; at the end numpy pads with NUL and drops it."""
     text = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("="))
-    characters = text.view(np.uint32).reshape(len(text), -1)
+    characters = text.view(np.uint32).reshape(len(text), text.dtype.itemsize // 4)
     return bool(((characters[:, :-1] == 0) & (characters[:, 1:] != 0)).any())
 
 

@@ -235,7 +235,7 @@ class _FixedContext(nn.Module):
         self.register_buffer("constant", constant)
 
     def forward(self, features: Tensor) -> Tensor:
-        hidden: Tensor = self.backbone(torch.cat([features, self.constant.expand(len(features), -1)], dim=1))
+        hidden: Tensor = self.backbone(torch.cat([features, self.constant.expand(features.shape[0], -1)], dim=1))
         return hidden
 
 

@@ -229,6 +229,58 @@ with whole_files(*sys.argv[1:]) as parts:
     assert names(tmp_path / "elsewhere") == ["sums"]
 
 
+EVERY_CALL = """
+import os, signal, sys
+from pathlib import Path
+from isolayer.storage import finish_interrupted, whole_files
+
+def killed_at(call, files):
+    child = os.fork()
+    if not child:
+        calls = 0
+        def count(frame, event, function):
+            nonlocal calls
+            calls += event == "c_call" and getattr(function, "__module__", "") == os.open.__module__
+            if event == "c_call" and calls == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+        sys.setprofile(count)
+        with whole_files(*files) as parts:
+            for part in parts:
+                part.write_text("new")
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+folder, seen = Path(sys.argv[1]), set()
+files = [folder / "curves", folder / "elsewhere" / "sums"]
+call = 1
+while killed_at(call, files):
+    for file in files:
+        finish_interrupted(file)
+    found = [path for path in folder.rglob("*") if path.is_file() or ".isolayer" in path.name]
+    left = sorted(str(path.relative_to(folder)) for path in found)
+    assert left == ["curves", "elsewhere/sums"], (call, left)
+    contents = {file.read_text() for file in files}
+    assert len(contents) == 1, (call, contents)
+    seen |= contents
+    for file in files:
+        file.write_text("old")
+    call += 1
+print(call, *sorted(seen))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fork")
+def test_a_writer_may_be_killed_before_any_of_its_system_calls(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("curves", "elsewhere/sums"):
+        (tmp_path / name).write_text("old")
+    result = subprocess.run([sys.executable, "-c", EVERY_CALL, tmp_path], capture_output=True, text=True)
+    calls, *seen = result.stdout.split() or ["0"]
+    assert result.returncode == 0, result.stderr
+    assert seen == ["new", "old"]
+    assert int(calls) > 60
+
+
 @pytest.mark.parametrize("existed", [True, False])
 def test_a_set_that_was_not_committed_is_old(tmp_path, existed):
     files = set_of(tmp_path)

@@ -128,9 +128,10 @@ class Lock:
             "part": part and relative(part, self.folder),
             "record": record and relative(record, self.folder),
         }
-        os.ftruncate(self.descriptor, 0)
+        # One call writes all of it, padded over what stood there before: no moment at which a kill leaves half a text.
+        content = json.dumps(said).encode().ljust(os.fstat(self.descriptor).st_size)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        os.write(self.descriptor, json.dumps(said).encode())
+        os.write(self.descriptor, content)
         if record is not None:
             os.fsync(self.descriptor)  # it must be on the disk before the record is
 

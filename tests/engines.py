@@ -2,7 +2,8 @@
 
 An engine takes curves and a table with the columns ``id``, ``score`` and the contexts, and gives one probability per
 row in the order of ``id``: NaN where the score cannot be used. It raises `Refused` where the columns have a type it
-refuses, and `Unheld` where it has no such values at all.
+refuses, and `Unheld` where it has no such values at all. `answers` asks an engine about many cases, in one statement
+where a statement is slow.
 """
 
 import tempfile
@@ -27,6 +28,7 @@ from isolayer.tables.apply import apply_table
 
 Answer = np.ndarray
 Engine = Callable[[Curves, pa.Table], Answer]
+Case = tuple[Curves, pa.Table]
 
 PROB = "isolayer_test_prob"  # the name of the new column, which no table has
 
@@ -177,13 +179,48 @@ class Postgres:
         self.ask = ask
 
     def __call__(self, curves: Curves, table: pa.Table) -> Answer:
-        columns = ", ".join(f"{quoted(field.name)} {postgres_type(field.type)}" for field in table.schema)
-        rows = [[postgres_text(value) for value in row.values()] for row in table.to_pylist()]
-        self.ask(f"DROP TABLE IF EXISTS logs; CREATE TABLE logs ({columns})")
-        self.ask("COPY logs FROM STDIN", "".join("\t".join(row) + "\n" for row in rows))
-        sql = to_sql(curves, "postgres", table="logs", prob=PROB, keep=["id"])
-        answer = refusing(Failed, lambda: self.ask(f"SELECT id, {PROB} FROM ({sql}) AS answer ORDER BY id"))
-        return np.array([float(prob) if prob else np.nan for _, prob in answer])
+        if self.unheld(table):
+            raise Unheld(self.unheld(table))
+        return self.together([(curves, table)])[0]
+
+    def unheld(self, table: pa.Table) -> str | None:
+        try:
+            copied("logs", table)
+        except Unheld as reason:
+            return str(reason)
+        return None
+
+    def together(self, cases: list[Case]) -> list[Answer]:
+        """Answers to all cases by one statement; it fails if any of them does."""
+        sources = [f"logs_{place}" for place in range(len(cases))]
+        self.ask("\n".join(copied(name, table) for name, (_, table) in zip(sources, cases, strict=True)))
+        sql = united(
+            [
+                to_sql(case[0], "postgres", table=name, prob=PROB, keep=["id"])
+                for case, name in zip(cases, sources, strict=True)
+            ]
+        )
+        rows = refusing(Failed, lambda: self.ask(f"{sql} ORDER BY 1, 2"))
+        found: list[list[float]] = [[] for _ in cases]
+        for place, _, prob in rows:
+            found[int(place)].append(float(prob) if prob else np.nan)
+        return [np.array(one, np.float64) for one in found]
+
+
+def copied(name: str, table: pa.Table) -> str:
+    """Commands for psql that make a table and fill it."""
+    columns = ", ".join(f"{quoted(field.name)} {postgres_type(field.type)}" for field in table.schema)
+    rows = ["\t".join(postgres_text(value) for value in row.values()) + "\n" for row in table.to_pylist()]
+    return (
+        f"DROP TABLE IF EXISTS {name}; CREATE TABLE {name} ({columns});\nCOPY {name} FROM STDIN;\n{''.join(rows)}\\.\n"
+    )
+
+
+def united(statements: list[str]) -> str:
+    """One statement for the answers of many, each row with the number of the one that it belongs to."""
+    return " UNION ALL ".join(
+        f"SELECT {place} AS place, id, {PROB} FROM ({one}) AS a{place}" for place, one in enumerate(statements)
+    )
 
 
 def postgres_type(kind: pa.DataType) -> str:
@@ -239,9 +276,8 @@ class Spark:
         self.spark.read.parquet(path).createOrReplaceTempView("logs")
         if self.backend is not None:
             return apply_table(curves, self.backend.table("logs"), prob=PROB).select("id", PROB).to_pyarrow()
-        rows = (
-            self.spark.sql(to_sql(curves, "spark", table="logs", prob=PROB, keep=["id"])).select("id", PROB).collect()
-        )
+        sql = to_sql(curves, "spark", table="logs", prob=PROB, keep=["id"])
+        rows = self.spark.sql(sql).select("id", PROB).collect()
         return pa.table({"id": [row[0] for row in rows], PROB: pa.array([row[1] for row in rows], pa.float64())})
 
 
@@ -254,6 +290,34 @@ EMBEDDED: dict[str, Engine] = {
     "duckdb": duckdb_text,
     "onnx": onnx,
 }
+
+
+def answers(engine: Engine, cases: list[Case], *, most: int = 30) -> list[Answer | Exception]:
+    """The answers of an engine to many cases, or why there is none."""
+    if hasattr(engine, "together"):
+        reasons = {place: engine.unheld(table) for place, (_, table) in enumerate(cases)}
+        held = [case for place, case in enumerate(cases) if reasons[place] is None]
+        parts = [_together(engine, held[start : start + most]) for start in range(0, len(held), most)]
+        found = iter([answer for part in parts for answer in part])
+        return [next(found) if reason is None else Unheld(reason) for reason in reasons.values()]
+    return [_alone(engine, case) for case in cases]
+
+
+def _together(engine: Any, cases: list[Case]) -> list[Answer | Exception]:
+    """Answers by one statement; if it is refused, by one for each half."""
+    if len(cases) < 2:
+        return [_alone(engine, case) for case in cases]
+    try:
+        return list(engine.together(cases))
+    except Refused:
+        return _together(engine, cases[: len(cases) // 2]) + _together(engine, cases[len(cases) // 2 :])
+
+
+def _alone(engine: Engine, case: Case) -> Answer | Exception:
+    try:
+        return engine(*case)
+    except (Refused, Unheld) as reason:
+        return reason
 
 
 def refusing(errors: Any, ask: Callable[[], Any]) -> Any:

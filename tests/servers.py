@@ -43,25 +43,11 @@ def postgres() -> Iterator[Ask]:
     subprocess.run([*as_user, program("initdb"), "-D", data, "-U", "tester", "-E", "UTF8", "--locale=C.UTF-8"], **run)
     subprocess.run([*as_user, server, "-D", data, "-o", options, "-l", folder / "log", "-w", "start"], **run)
 
-    def ask(statement: str, rows: str | None = None) -> list[list[str]]:
-        """Run a statement; ``rows`` are those of a COPY FROM STDIN."""
-        command = [
-            "psql",
-            "-h",
-            str(folder),
-            "-U",
-            "tester",
-            "-d",
-            "postgres",
-            "-v",
-            "ON_ERROR_STOP=1",
-            "--csv",
-            "-tqX",
-        ]
-        command += ["-f", "-"] if rows is None else ["-c", statement]  # an argument may not be long
-        done = subprocess.run(
-            command, input=statement if rows is None else rows, check=False, capture_output=True, text=True
-        )
+    command = ["psql", "-h", str(folder), "-U", "tester", "-d", "postgres", "-v", "ON_ERROR_STOP=1", "--csv", "-tqX"]
+
+    def ask(statement: str) -> list[list[str]]:
+        """Run a statement, or several with the rows that they copy."""
+        done = subprocess.run([*command, "-f", "-"], input=statement, check=False, capture_output=True, text=True)
         if done.returncode:
             raise Failed(done.stderr)
         return list(csv.reader(io.StringIO(done.stdout)))
@@ -84,6 +70,10 @@ def spark() -> Iterator[Any]:
         "spark.driver.memory": "1g",
         "spark.driver.host": "localhost",
         "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        # Statements here are small and all different: compiling them well takes longer than running them.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.adaptive.enabled": "false",
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

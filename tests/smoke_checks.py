@@ -47,7 +47,7 @@ def torch():
     import torch
 
     layer = CURVES.to_layer()
-    ids = {"device": torch.from_numpy((ROWS["device"] == "web").astype(np.int64))}
+    ids = {"curve": torch.from_numpy(CURVES.rows_of(ROWS, 2000))}
     logit = layer(torch.from_numpy(ROWS["score"]), ids).detach().numpy().reshape(-1)
     np.testing.assert_allclose(1 / (1 + np.exp(-logit)), PROB, atol=1e-9)
     model = isolayer.DualHead(torch.nn.Linear(3, 4), width=4, tasks=("click",), contexts={"position": 5})
@@ -100,8 +100,8 @@ def train():
 
 def cli():
     pq.write_table(pa.table(LOG), FOLDER / "log.parquet")
-    command = [sys.executable, "-m", "isolayer", "fit", "log.parquet", "--contexts", "device", "--out", "cli.parquet"]
-    subprocess.run(command, cwd=FOLDER, check=True, capture_output=True)
+    command = [sys.executable, "-m", "isolayer", "fit", "log.parquet", "--scale", "logit", "--contexts", "device"]
+    subprocess.run([*command, "--out", "cli.parquet"], cwd=FOLDER, check=True, capture_output=True)
     np.testing.assert_allclose(Curves.load(FOLDER / "cli.parquet").predict_proba(ROWS["score"], ROWS), PROB, atol=1e-6)
 
 

@@ -12,8 +12,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.__main__ import main, names_of
+from benchmarks.coverage import simulated
 from benchmarks.real import draws, parse, peers, tables, units
-from benchmarks.real.figures import simulated
 from benchmarks.real.judge import Judge
 from benchmarks.real.lines import fit_lines, hierarchical_platt, platt, prob_of, smoothed
 from benchmarks.real.tasks import Rows, Task, catalogue, half_of, scored
@@ -202,7 +202,7 @@ def test_options_are_read_and_others_refused(capsys):
     with pytest.raises(InputError, match="expected --choose"):
         parse(["--jobs=x"])
     assert main(["calibration", "--report"]) == 2
-    assert "only after one of fields, real" in capsys.readouterr().err
+    assert "only after one of coverage, fields, monitor, negatives, real" in capsys.readouterr().err
 
 
 def test_finished_units_are_not_run_again(tmp_path, monkeypatch):

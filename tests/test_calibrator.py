@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
 
 from isolayer.calibrator import IsotonicCalibrator
-from isolayer.curves.evaluation import prob_of
+from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.frames import Rows
 from isolayer.fitting.histogram import Histogram
@@ -207,23 +207,60 @@ def test_unseen_contexts_have_the_global_curve_exactly():
     np.testing.assert_allclose(with_devices.predict_proba(radio), alone.predict_proba(columns(rows)), atol=1e-9)
 
 
-def test_a_down_sampled_log_comes_out_calibrated_to_all_traffic():
+def sampled_rows(rate, n=200_000):
+    """Rows of a calibrated score by device, of whose negatives only some were kept, and the rate of each."""
     rng = np.random.default_rng(0)
-    score = rng.normal(-2, 1, 200_000)
-    label = (rng.random(200_000) < prob_of(score)).astype(int)
-    rate = np.where(score < -2, 0.1, 0.3)
-    kept = (label == 1) | (rng.random(200_000) < rate)
-    score_kept, label_kept = score[kept], label[kept]
-    by_rate = make(negative_rate="rate").fit({"score": score_kept, "rate": rate[kept]}, label_kept)
-    weight = np.where(label_kept == 0, 1 / rate[kept], 1.0)
-    by_weight = make().fit(score_kept, label_kept, sample_weight=weight)
-    x = np.linspace(-4, 0, 9)
-    np.testing.assert_allclose(by_rate.decision_function({"score": x}), by_weight.decision_function(x), atol=1e-9)
-    assert np.abs(by_rate.decision_function({"score": x}) - x).max() < 0.25
-    thinned = (label == 1) | (rng.random(200_000) < 0.1)
-    number = make(negative_rate=0.1).fit(score[thinned], label[thinned])
-    assert np.abs(number.decision_function(x) - x).max() < 0.25
-    assert np.abs(make().fit(score[thinned], label[thinned]).decision_function(x) - x).min() > 1
+    score = rng.normal(-2, 1, n)
+    label = (rng.random(n) < prob_of(score)).astype(int)
+    share = np.where(score < -2, *rate) if isinstance(rate, tuple) else np.full(n, rate)
+    kept = (label == 1) | (rng.random(n) < share)
+    frame = {"score": score[kept], "rate": share[kept], "device": rng.choice(["tv", "web"], n)[kept]}
+    return frame, label[kept]
+
+
+def test_a_negative_rate_moves_the_fit_of_the_kept_rows_by_its_logarithm():
+    frame, label = sampled_rows(0.1, 20_000)
+    plain = make("device").fit({name: frame[name] for name in ("score", "device")}, label)
+    asked = {"score": np.linspace(-6, 3, 50), "device": ["tv", "web"] * 25}
+    for rate in (0.1, "rate"):
+        moved = make("device", negative_rate=rate).fit(frame, label, score="score")
+        difference = moved.decision_function(asked) - plain.decision_function(asked)
+        np.testing.assert_allclose(difference, np.log(0.1), atol=1e-12)
+        for one, two in zip(moved.band(asked), plain.band(asked), strict=True):
+            np.testing.assert_allclose(logit_of(one) - logit_of(two), np.log(0.1), atol=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.1, (0.1, 0.3), (0.02, 1.0)])
+def test_a_down_sampled_log_comes_out_calibrated_to_all_traffic(rate):
+    frame, label = sampled_rows(rate)
+    fitted = make("device", negative_rate="rate").fit(frame, label, score="score")
+    asked = {"score": np.linspace(-4, 0, 9), "device": ["tv"] * 9}
+    assert np.abs(fitted.decision_function(asked) - asked["score"]).max() < 0.25
+    lower, upper = fitted.band(asked)
+    assert ((lower < prob_of(asked["score"])) & (prob_of(asked["score"]) < upper)).mean() > 0.5
+    plain = make().fit(frame["score"], label)
+    assert np.abs(plain.decision_function(asked["score"]) - asked["score"]).max() > 0.5
+    table = make("device", negative_rate="rate").fit_table({**frame, "label": label})
+    np.testing.assert_allclose(table.decision_function(asked), fitted.decision_function(asked), atol=1e-9)
+
+
+def test_days_sampled_at_different_rates_add_up():
+    frame, label = sampled_rows((0.1, 0.3), 20_000)
+    whole = make(negative_rate="rate").fit({name: frame[name] for name in ("score", "rate")}, label)
+    low = frame["score"] < -2
+    days = Histogram.from_arrays(frame["score"][low], label[low], negative_rate=0.1, grid=GRID)
+    days = days.merge(Histogram.from_arrays(frame["score"][~low], label[~low], negative_rate=0.3, grid=GRID))
+    x = np.linspace(-5, 2, 20)
+    np.testing.assert_allclose(
+        make().fit_histogram(days).decision_function(x), whole.decision_function({"score": x}), atol=1e-9
+    )
+
+
+def test_rates_of_positives_are_those_of_the_negatives_around_them():
+    frame, label = sampled_rows(0.1, 2_000)
+    own = {"score": frame["score"], "rate": np.where(label, 1.0, 0.1)}
+    with pytest.raises(InputError, match="negative_rate: expected the share of negatives that was kept where each row"):
+        make(negative_rate="rate").fit(own, label)
 
 
 decays = st.sampled_from([{}, {"half_life": 300.0}, {"half_life": ("day", 3)}])
@@ -302,10 +339,12 @@ def test_weight_two_is_the_row_twice(seed):
         {"strict": False, "shrinkage": 0.0},
         {"negative_rate": 0.5},
         {"half_life": 100},
+        {"monotone": False, "shrinkage": 0.0},
         {"scale": "prob"},
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:scores. expected logits")  # probabilities are logits too, for all but one setting
 def test_every_setting_changes_the_result(setting):
     rows, label = rows_of(4)
     score = prob_of(rows["score"])
@@ -381,10 +420,10 @@ def test_cloning_pipelines_frozen_estimators_and_outputs():
             [0.5, 1.5],
             r"score: expected probabilities in \[0, 1\], got 1.5 in row 1; for logits use",
         ),
-        (make(scale="odds"), [0.5, 1.5], 'scale: expected "logit" or "prob", got \'odds\'; choose one'),
-        (make(missing="drop"), [0.5, 1.5], 'missing: expected "error" or "own", got \'drop\'; choose one'),
-        (make(negative_rate=0), [0.5, 1.5], r"negative_rate: expected a share in \(0, 1\], got 0; give the kept share"),
-        (make(half_life=-1), [0.5, 1.5], "half_life: expected a positive length, got -1; None forgets nothing"),
+        (make(scale="odds"), [0.5, 1.5], "scale: expected 'logit' or 'prob', got 'odds'; choose one"),
+        (make(missing="drop"), [0.5, 1.5], "missing: expected 'error' or 'own', got 'drop'; choose one"),
+        (make(negative_rate=0), [0.5, 1.5], r"negative_rate: expected a number in \(0, 1\], got 0; give the share"),
+        (make(half_life=-1), [0.5, 1.5], "half_life: expected a positive number, got -1; None forgets nothing"),
         (
             IsotonicCalibrator("device"),
             [0.5, 1.5],

@@ -166,7 +166,9 @@ def test_whole_decimals_are_integers():
 def test_strings_with_nul_are_unseen_and_no_keys():
     """Postgres cannot hold them and numpy drops them at the end of a string, so that "a" would stand for "a\0"."""
     asked = ["a", "a\0", "a\0b", "\0", ""]
-    for container in CONTAINERS.values():
+    for name, container in CONTAINERS.items():
+        if name == "pandas category" and container(asked).tolist() != asked:
+            continue  # pandas 2 itself takes them for one category
         assert lookup(container(asked), np.array(["", "a"])).tolist() == [1, -1, -1, -1, 0]
     numpy = np.array(["a", "a\0b", "", "\0b"])  # numpy itself drops a NUL at the end
     for column in (numpy, numpy[::-1][::-1], numpy.astype(">U3")):

@@ -6,9 +6,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import duckdb
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -53,8 +55,8 @@ def run(*arguments, code=0, data=None):
     return result
 
 
-def fit(*more):
-    return run("fit", "day1.parquet", "--contexts", "device", "--sums", "sums.parquet", *more)
+def fit(*more, log="day1.parquet"):
+    return run("fit", log, "--contexts", "device", "--sums", "sums.parquet", *more)
 
 
 def test_fit_prints_its_guesses_on_stderr_and_its_result_on_stdout(folder):
@@ -102,7 +104,8 @@ def test_update_is_the_fit_of_both_days_and_can_be_taken_back(folder):
     first = Curves.load("curves.parquet")
     run("update", "sums.parquet", "day2.parquet")
     both = Curves.load("curves.parquet")
-    run("fit", "day[12].parquet", "--contexts", "device", "--out", "whole.parquet")
+    grid = f"{first.grid.lower},{first.grid.upper},{first.grid.step}"  # later days stay on the grid of the first
+    run("fit", "day[12].parquet", "--contexts", "device", "--out", "whole.parquet", f"--grid={grid}")
     np.testing.assert_allclose(both.values, Curves.load("whole.parquet").values, atol=1e-6)
     run("update", "sums.parquet", "day2.parquet", "--remove")
     np.testing.assert_allclose(Curves.load("curves.parquet").values, first.values, atol=1e-6)
@@ -152,14 +155,79 @@ def test_sampled_negatives_can_be_fitted_updated_and_checked(folder):
         table = pq.read_table(f"{day}.parquet")
         table = table.filter(pa.array(keep | (table["click"].to_numpy() == 1)))
         pq.write_table(table.append_column("rate", pa.array(np.full(len(table), 0.5))), f"{day}.parquet")
-    fit("--negative-rate", "0.5")
+    fit("--negative-rate", "0.5", "--grid=-8,6,0.2")
     run("check", "day2.parquet", code=1)
     run("check", "day2.parquet", "--negative-rate", "0.5")
     run("check", "day2.parquet", "--negative-rate", "rate")
     run("update", "sums.parquet", "day2.parquet", "--negative-rate", "rate")
-    run("fit", "day[12].parquet", "--contexts", "device", "--negative-rate", "0.5", "--out", "whole.parquet")
+    run(
+        "fit",
+        "day[12].parquet",
+        "--contexts",
+        "device",
+        "--negative-rate",
+        "0.5",
+        "--out",
+        "whole.parquet",
+        "--grid=-8,6,0.2",
+    )
     both, whole = Curves.load("curves.parquet"), Curves.load("whole.parquet")
     np.testing.assert_allclose(both.values, whole.values, atol=1e-6)
+
+
+def test_a_rate_that_falls_is_named_and_can_be_fitted(folder):
+    rng = np.random.default_rng(0)
+    for day in ("day1", "day2"):
+        table = pq.read_table(f"{day}.parquet")
+        prob = table["prob"].to_numpy()
+        falls = rng.random(len(prob)) < 0.5 - np.abs(prob - np.median(prob))
+        pq.write_table(
+            table.set_column(table.column_names.index("click"), "click", [falls.astype(int)]), f"{day}.parquet"
+        )
+    result = fit()
+    assert "the event becomes rarer as the score rises" in result.stderr
+    assert "or fit with --no-monotone" in result.stderr
+    assert Curves.load("curves.parquet").monotone
+    fit("--no-monotone")
+    run("update", "sums.parquet", "day2.parquet")
+    curves = Curves.load("curves.parquet")
+    assert not curves.monotone
+    assert (np.diff(curves.values) < 0).any()
+
+
+def test_probabilities_taken_for_logits_are_named(folder):
+    result = fit("--scale", "logit")
+    assert "scores: expected logits under --scale logit" in result.stderr
+    assert "if they are probabilities, use --scale prob" in result.stderr
+
+
+def test_what_weights_mean_is_said_by_an_option_and_remembered_in_the_sums(folder):
+    weight = np.random.default_rng(0).lognormal(0, 1, 6000)
+    for factor, name in ((1e-3, "small"), (1.0, "large")):
+        for day in ("day1", "day2"):
+            table = pq.read_table(f"{day}.parquet").append_column("w", pa.array(factor * weight))
+            pq.write_table(table, f"{name}_{day}.parquet")
+    result = fit("--weight", "w", log="small_day1.parquet")
+    assert "weights: expected counts of rows, got weights with a mean of 0.00" in result.stderr
+    assert "use --weight-kind importance" in result.stderr
+    curves, verdicts = [], []
+    for name in ("small", "large"):
+        result = fit("--weight", "w", "--weight-kind", "importance", log=f"{name}_day1.parquet")
+        assert "counts" not in result.stderr
+        run("update", "sums.parquet", f"{name}_day2.parquet", "--weight", "w")
+        checked = run("check", f"{name}_day2.parquet", "--weight", "w", "--json")
+        assert "counts" not in checked.stderr
+        verdicts.append(
+            [(row["device"], row["o_over_e"], row["from"], row["to"]) for row in json.loads(checked.stdout)["entries"]]
+        )
+        curves.append(Curves.load("curves.parquet"))
+    np.testing.assert_allclose(curves[0].values, curves[1].values, atol=1e-9)
+    np.testing.assert_allclose(curves[0].variance, curves[1].variance, rtol=1e-5)
+    for small, large in zip(*verdicts, strict=True):
+        assert small[0] == large[0]
+        assert small[1:] == pytest.approx(large[1:], rel=1e-6)
+    with pytest.raises(InputError, match=r"^--weight-kind: expected frequency or importance, got 'counts'; choose one"):
+        fit("--weight", "w", "--weight-kind", "counts", log="small_day1.parquet")
 
 
 @pytest.mark.parametrize("rate", ["nan", "0", "-1", "2"])
@@ -210,34 +278,126 @@ def test_check_ends_with_one_when_a_context_drifted(folder):
     assert "the calibrator holds" in result.stderr
     pq.write_table(log(2, shift=1.0), "day3.parquet")
     result = run("check", "day3.parquet", "--json", code=1)
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [row["device"] for row in rows if row["drifted"] and row["device"] != "(all)"] == ["tv"]
-    assert "drifted: 1 of 3 contexts" in result.stderr
+    found = json.loads(result.stdout)
+    assert (found["verdict"], found["holds"]) == ("drifted", False)
+    assert [row["device"] for row in found["entries"] if row["verdict"] == "level"] == ["(all)", "tv"]
+    assert "drifted: all rows together, observed over expected 1.21; 1 of 3 contexts; refit" in result.stderr
 
 
 def test_check_counts_contexts_only_where_there_are_any(folder):
     run("fit", "day1.parquet")
     pq.write_table(log(2, shift=2.0), "day3.parquet")
-    assert "drifted: all rows together; refit" in run("check", "day3.parquet", code=1).stderr
+    assert "drifted: all rows together, observed over expected" in run("check", "day3.parquet", code=1).stderr
+
+
+@pytest.mark.parametrize("values", ["number", "date", "timestamp", "text"])
+def test_check_counts_clusters_of_any_type(folder, values):
+    """Days that vary widen the interval; where rows count as independent, that is said."""
+    fit()
+    random = np.random.default_rng(5)
+    day = random.integers(0, 30, 6000)
+    table = log(6).append_column("level", pa.array(random.normal(0, 0.5, 30)[day]))
+    click = random.random(6000) < 1 / (1 + np.exp(-np.log(table["prob"].to_numpy() / (1 - table["prob"].to_numpy()))))
+    keep = np.where(random.random(6000) < np.abs(table["level"].to_numpy()), table["level"].to_numpy() > 0, click)
+    dates = np.datetime64("2026-11-01") + day
+    times = dates.astype("datetime64[s]") + np.arange(6000)
+    column = {"number": day, "date": dates, "timestamp": times, "text": day.astype(str)}
+    table = table.set_column(table.column_names.index("click"), "click", pa.array(keep.astype(np.int8)))
+    pq.write_table(table.append_column("when", pa.array(column[values])), "day3.parquet")
+    alone = runner.invoke(app, ["check", "day3.parquet", "--json"])
+    together = runner.invoke(app, ["check", "day3.parquet", "--json", "--date", "when"])
+    assert "intervals assume independent rows" in alone.stderr
+    assert "intervals assume independent rows" not in together.stderr
+    one, two = (json.loads(result.stdout)["figures"] for result in (alone, together))
+    assert one["clusters"] is None
+    assert 20 <= two["clusters"] <= 30
+    assert one["o_over_e"] == pytest.approx(two["o_over_e"])
+    assert two["o_over_e_to"] - two["o_over_e_from"] > 1.5 * (one["o_over_e_to"] - one["o_over_e_from"])
+
+
+def test_one_day_is_no_cluster_to_judge_by(folder):
+    fit()
+    pq.write_table(log(1).append_column("when", pa.array(["monday"] * 6000)), "day3.parquet")
+    result = run("check", "day3.parquet", "--date", "when", "--json")
+    assert "--date when has one value: intervals assume independent rows" in result.stderr
+    assert json.loads(result.stdout)["figures"]["clusters"] is None
+
+
+def test_check_calls_a_context_without_a_curve_new(folder):
+    fit()
+    other = log(3, shift=3.0).set_column(2, "device", pa.array(["phone"] * 6000))
+    pq.write_table(pa.concat_tables([log(1), other]), "day3.parquet")
+    result = run("check", "day3.parquet", "--json")
+    found = json.loads(result.stdout)
+    assert [row["device"] for row in found["entries"] if row["verdict"] == "new"] == ["phone"]
+    assert found["figures"]["new_contexts"] == 1
+    assert "new: 1 contexts (50.0% of rows) were not in the fit" in result.stderr
 
 
 def test_compare_gates_a_release(folder):
     fit()
     run("fit", "day2.parquet", "--contexts", "device", "--out", "new.parquet")
     assert "largest change" in run("compare", "curves.parquet", "new.parquet").stderr
-    run("compare", "curves.parquet", "curves.parquet", "--most", "0.0001")
-    assert "beyond --most" in run("compare", "curves.parquet", "new.parquet", "--most", "1e-6", code=1).stderr
+    quiet = run("compare", "curves.parquet", "new.parquet", "--most", "0.02")
+    assert "within --most 0.02" in quiet.stderr
+    pq.write_table(log(2, shift=1.0), "day3.parquet")
+    run("fit", "day3.parquet", "--contexts", "device", "--out", "moved.parquet")
+    result = run("compare", "curves.parquet", "moved.parquet", "--most", "0.02", "--json", code=1)
+    assert "beyond --most" in result.stderr
+    assert json.loads(result.stdout)["verdict"] == "moved"
     with pytest.raises(InputError, match=r"^--most: expected a number of at least 0, got nan"):
         run("compare", "curves.parquet", "new.parquet", "--most", "nan")
+
+
+def test_compare_on_a_log_says_which_is_better(folder):
+    fit()
+    pq.write_table(log(2, shift=1.0), "day3.parquet")
+    run("fit", "day3.parquet", "--contexts", "device", "--out", "moved.parquet")
+    worse = run("compare", "curves.parquet", "moved.parquet", "--log", "day2.parquet", "--json", code=1)
+    found = json.loads(worse.stdout)
+    assert found["verdict"] == "worse"
+    assert found["figures"]["log_loss_lower"] > 0
+    assert "intervals assume independent rows" in worse.stderr
+    better = run("compare", "moved.parquet", "curves.parquet", "--log", "day2.parquet", "--cluster", "day")
+    assert "on the log, better: log loss" in better.stderr
+    assert "intervals assume independent rows" not in better.stderr
+    run("fit", "day1.parquet", "--contexts", "device,day", "--out", "finer.parquet")  # other contexts
+    assert json.loads(run("compare", "curves.parquet", "finer.parquet", "--log", "day2.parquet", "--json").stdout)
 
 
 def test_compare_shows_the_largest_change_first(folder):
     run("fit", "day1.parquet", "--contexts", "device,day")
     run("fit", "day2.parquet", "--contexts", "device,day", "--out", "new.parquet")
-    rows = run("compare", "curves.parquet", "new.parquet", "--json").stdout.splitlines()
-    largest, average = ([json.loads(row)[name] for row in rows] for name in ("largest", "average"))
+    rows = json.loads(run("compare", "curves.parquet", "new.parquet", "--json").stdout)["entries"]
+    largest, average = ([row[name] for row in rows] for name in ("largest", "average"))
     assert largest == sorted(largest, reverse=True)
     assert average != sorted(average, reverse=True)  # or the test could not tell the two orders apart
+
+
+@pytest.mark.parametrize("command", ["check", "check drifted", "compare", "compare --log", "compare moved"])
+def test_the_document_of_a_verdict_is_all_of_stdout_and_follows_its_schema(folder, command):
+    fit()
+    pq.write_table(log(2, shift=1.0), "day3.parquet")
+    run("fit", "day3.parquet", "--contexts", "device", "--out", "new.parquet")
+    arguments, code = {
+        "check": (["check", "day2.parquet"], 0),
+        "check drifted": (["check", "day3.parquet"], 1),
+        "compare": (["compare", "curves.parquet", "new.parquet"], 0),
+        "compare --log": (["compare", "curves.parquet", "new.parquet", "--log", "day2.parquet"], 1),
+        "compare moved": (["compare", "curves.parquet", "new.parquet", "--most", "0.01"], 1),
+    }[command]
+    document = json.loads(run(*arguments, "--json", code=code).stdout)
+    schema = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["holds"] == (code == 0)
+    assert document["version"] == version("isolayer")
+
+
+def test_the_schema_knows_a_wrong_document():
+    schema = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"command": "check", "verdict": "fine"}, schema)
 
 
 def test_fit_and_export_count_the_same_contexts_and_curves(folder):
@@ -258,7 +418,7 @@ def test_export_writes_sql_onnx_and_parquet(folder):
     expected = Curves.load("curves.parquet").predict_proba(prob, {"device": device})
     np.testing.assert_allclose(served, expected, atol=1e-12)
     run("export", "curves.parquet", "--out", "curves.sql", "--dialect", "spark")
-    assert Path("curves.sql").read_text() == Curves.load("curves.parquet").to_sql("spark") + "\n"
+    assert Path("curves.sql").read_text() == Curves.load("curves.parquet").to_sql("spark", score="prob") + "\n"
     run("export", "curves.parquet", "--out", "copy.parquet")
     assert np.array_equal(Curves.load("copy.parquet").values, Curves.load("curves.parquet").values)
     with pytest.raises(InputError, match=r"--out: expected a name ending in .onnx, .sql or .parquet, got 'curves.doc'"):

@@ -83,6 +83,15 @@ def test_a_path_that_exists_is_read_literally(day, name):
     assert pq.read_metadata("out.parquet").num_rows == 700
 
 
+@pytest.mark.parametrize("asked", ["surface", "SURFACE", "SURFACE_1"])
+def test_columns_of_a_file_that_differ_in_case_only_are_refused(day, asked):
+    rows = log()
+    twins = {"surface": ["a", "b"] * (len(rows) // 2), "SURFACE": ["b", "a"] * (len(rows) // 2)}
+    pq.write_table(pa.table({name: rows[name] for name in ("prob", "click")} | twins), "twins.parquet")
+    with pytest.raises(InputError, match="which duckdb does not see, got 'surface' and 'SURFACE'; rename one"):
+        run("fit", "twins.parquet", "--contexts", asked)
+
+
 def test_a_pipe_is_a_log(day):
     os.mkfifo("pipe.csv")
     text = "prob,click\n" + "".join(f"{p:.3f},{int(p > 0.5)}\n" for p in np.linspace(0.01, 0.99, 300))
@@ -181,8 +190,9 @@ def test_missing_contexts_are_refused_unless_they_are_to_have_a_curve(day):
         run("fit", "holes.parquet", "--contexts", "device")
     run("fit", "holes.parquet", "--contexts", "device", "--missing", "own", "--sums", "sums.parquet")
     assert None in Curves.load("curves.parquet").keys[1][0].tolist()
+    pq.write_table(pq.read_table("holes.parquet").slice(7), "day2.parquet")
     with pytest.raises(InputError, match="--missing own"):
-        run("update", "sums.parquet", "holes.parquet")
-    run("update", "sums.parquet", "holes.parquet", "--missing", "own")
+        run("update", "sums.parquet", "day2.parquet")
+    run("update", "sums.parquet", "day2.parquet", "--missing", "own")
     with pytest.raises(InputError, match=r"^--missing: expected error or own, got 'nan'"):
         run("fit", "holes.parquet", "--contexts", "device", "--missing", "nan")

@@ -11,8 +11,8 @@ from contract_cases import CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolayer.curves import curves as module
 from isolayer.curves import evaluation
+from isolayer.curves import finder as module
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import evaluate, invert, logit_of, prob_of
 from isolayer.errors import InputError
@@ -179,7 +179,7 @@ def test_strict_curves_rise_and_others_may_be_flat():
     logit = rng.normal(size=3000)
     histogram = Histogram.from_arrays(logit, rng.random(3000) < prob_of(-logit), grid=GRID)  # the wrong way round
     strict, flat = (Curves.from_histogram(histogram, strict=strict) for strict in (True, False))
-    assert np.diff(strict.values).min() >= 1e-3 * GRID.step * (1 - 1e-9)
+    assert np.diff(strict.values).min() >= 1e-4 * GRID.step  # a share of the slope of the line of all rows
     assert 0 <= np.diff(flat.values).min() < 1e-5
 
 
@@ -230,7 +230,7 @@ def test_comparison_serves_new_contexts_by_their_ancestor():
             "context device: expected strings as when fitted",
         ),
         (lambda c: c.band(level=1.0), r"level: expected a number in \(0, 1\), got 1.0; try 0.95"),
-        (lambda c: c.compare(Curves.identity(GRID)), "compare: expected curves with the same contexts, scale and grid"),
+        (lambda c: c.compare(Curves.identity(GRID)), "compare: expected curves with the same contexts and scale"),
     ],
 )
 def test_questions_that_have_no_answer(fitted, call, message):

@@ -242,11 +242,11 @@ def test_post_hoc_grid_is_used():
     [
         (
             lambda: PositionDropout(backbone(9), width=8, contexts=CONTEXTS, drop=1.0),
-            "drop: expected a share between 0 and 1, got 1.0; the paper's is 0.15",
+            "drop: expected a number in (0, 1), got 1.0; the paper's is 0.15",
         ),
         (
             lambda: InversePropensity(backbone(), width=8, propensity=[1.0, 0.0]),
-            "propensity: expected positive numbers [positions], got [1.0, 0.0]; estimate them",
+            "propensity: expected positive numbers, got 0.0 in row 1; estimate them again, or drop the position",
         ),
         (
             lambda: InversePropensity(backbone(), width=8, propensity=[1.0], clip=0.0),

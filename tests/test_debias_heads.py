@@ -239,7 +239,7 @@ def test_loss_weights_changed_during_training_count_at_once(name, anchor):
         assert dict(getattr(model, name)) == dict(getattr(built, name))
     with pytest.raises(TypeError, match="does not support item assignment"):
         getattr(model, name)["click"] = 1.0
-    with pytest.raises(InputError, match=f"{name}: expected numbers >= 0, got -1.0 for 'click'"):
+    with pytest.raises(InputError, match=f"{name}: expected a number >= 0, got -1;"):
         setattr(model, name, -1)
 
 
@@ -443,9 +443,12 @@ def test_an_exported_program_needs_neither_context_nor_this_package(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"tasks": ()}, "tasks: expected distinct names, got []; name each label once"),
-        ({"decreasing": ("like",)}, "decreasing: expected some of ['click', 'skip'], got ['like']; name tasks only"),
-        ({"alpha": -1.0}, "alpha: expected numbers >= 0, got -1.0 for 'click'; 0 leaves that loss out"),
+        ({"tasks": ()}, "tasks: expected at least one name, got none; name each label once"),
+        (
+            {"decreasing": ("like",)},
+            "decreasing: expected distinct names among ['click', 'skip'], got ('like',); name tasks only",
+        ),
+        ({"alpha": -1.0}, "alpha: expected a number >= 0, got -1.0; 0 leaves that loss out"),
         (
             {"beta": {"click": 1.0}},
             "beta: expected a number for each of ['click', 'skip'], got ['click']; name them all",
@@ -462,7 +465,7 @@ def test_an_exported_program_needs_neither_context_nor_this_package(tmp_path):
         ),
         (
             {"reference": {"position": 4}},
-            "reference: expected an id of {'position': '0 to 3', 'device': '0 to 2'}, got position=4; choose another",
+            "reference 'position': expected an integer from 0 to 3, got 4; give an id of the feature",
         ),
     ],
 )

@@ -215,10 +215,10 @@ def test_after_training_compares_and_says_so():
             lambda: overlap([0], [1]),
             "overlap: expected item or features, got both or neither; name one column to compare by",
         ),
-        (lambda: overlap([0], [1], features=[[1.0]], cells=0), "cells: expected at least 1, got 0; try 200"),
+        (lambda: overlap([0], [1], features=[[1.0]], cells=0), "cells: expected a positive integer, got 0; try 200"),
         (
             lambda: overlap([0, 1], [1, 0], features=[[np.nan], [1.0]]),
-            "features: expected finite numbers of shape [n, features], got (2, 1); repair the columns",
+            "features: expected finite numbers, got nan at [0, 0]; drop or repair those rows",
         ),
         (
             lambda: logger_test([0, 1], [0.5, 0.5], [0, 1], [0, 1], [0, 0]),

@@ -97,7 +97,7 @@ def test_an_unknown_context_is_taken():
     [
         (
             lambda: ShallowHead(CONTEXTS, hidden=0),
-            "hidden and units: expected positive integers, got 0 and 1; raise them",
+            "hidden: expected a positive integer, got 0; count from 1",
         ),
         (
             lambda: ShallowHead(CONTEXTS, lower=1, upper=0),

@@ -178,7 +178,7 @@ def test_the_model_is_sound_and_of_the_current_operators(tmp_path):
 
 
 def test_a_model_that_differs_is_not_written(tmp_path, monkeypatch):
-    def wrong(graph, curves, score, row):
+    def wrong(graph, curves, score, row, fields):
         return graph.add("Sigmoid", score)
 
     monkeypatch.setattr(export_onnx, "_prob", wrong)

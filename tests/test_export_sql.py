@@ -167,7 +167,9 @@ def test_a_table_that_does_not_fit_is_refused(change, message):
 
 
 def test_an_unknown_dialect_is_refused():
-    with pytest.raises(InputError, match=r"dialect: expected one of duckdb, spark, .*, got 'excel'; choose one"):
+    with pytest.raises(
+        InputError, match=r"dialect: expected 'duckdb', 'spark', .* or 'postgres', got 'excel'; choose one"
+    ):
         to_sql(Curves.identity(Grid()), "excel")
 
 
@@ -306,6 +308,92 @@ def test_columns_that_differ_in_case_only_are_refused_where_an_engine_takes_one_
             InputError, match=f"columns: expected names that {dialect} tells apart, got 'score' and 'SC"
         ):
             to_sql(upper, dialect)
+
+
+def temporary(connection):
+    return {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE temporary").fetchall()}
+
+
+def with_scores(data):
+    """DuckDB with a table of scores, as a backend of Ibis."""
+    connection = duckdb.connect()
+    connection.register("data", pa.table(data))
+    connection.execute("CREATE TABLE scores AS SELECT * FROM data")
+    return ibis.duckdb.from_connection(connection)
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # Ibis calls DuckDB by an old name
+def test_lookup_tables_of_curves_that_nobody_asks_any_more_do_not_pile_up():
+    backend = with_scores(questions(n=50))
+    backend.con.execute("CREATE TEMP TABLE isolayer_mine AS SELECT 1 AS a")
+    curves = fitted(("device",))
+    kept, want = apply_table(curves, backend.table("scores")), expected(curves, questions(n=50))
+    most = 0
+    for day in range(1, 20):
+        new = replace(curves, values=curves.values + day)
+        answer = apply_table(new, backend.table("scores")).to_pyarrow()
+        np.testing.assert_allclose(in_order(answer), expected(new, questions(n=50)), rtol=0, atol=1e-9)
+        most = max(most, len(temporary(backend.con)))
+    assert most <= 12
+    assert "isolayer_mine" in temporary(backend.con)
+    np.testing.assert_allclose(in_order(kept.to_pyarrow()), want, rtol=0, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # Ibis calls DuckDB by an old name
+def test_lookup_tables_are_shared_by_the_same_curves():
+    backend = with_scores(questions(n=50))
+    curves, found = fitted(("device",)), []
+    for _ in range(3):
+        answer = apply_table(curves, backend.table("scores"))
+        found.append((temporary(backend.con), in_order(answer.to_pyarrow()).tolist()))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # Ibis calls DuckDB by an old name
+def test_an_expression_outlives_the_table_it_was_derived_from():
+    """What is derived needs the lookup tables as well, while a second connection has its own."""
+    curves, backends = fitted(("device",)), [with_scores(questions(n=50)) for _ in range(2)]
+    asked = [apply_table(curves, backend.table("scores")) for backend in backends]
+    asked = [table.agg(mean=table.calibrated_prob.mean()) for table in asked]
+    for day in range(1, 20):
+        for backend in backends:
+            apply_table(replace(curves, values=curves.values + day), backend.table("scores"))
+    for table in asked:
+        assert table.to_pyarrow()["mean"][0].as_py() == pytest.approx(expected(curves, questions(n=50)).mean())
+
+
+def test_columns_of_a_file_that_differ_in_case_only_are_refused_whichever_is_asked_for(tmp_path):
+    """DuckDB reads them as device and DEVICE_1, by which name neither is in the file."""
+    device, path = ["tv", "web"], tmp_path / "day[1].parquet"
+    twins = {"score": [0.0, 1.0], "label": [0, 1], "device": device, "DEVICE": device[::-1]}
+    pq.write_table(pa.table(twins), path)
+    for name in ("device", "DEVICE", "DEVICE_1"):
+        curves = replace(fitted(("device",)), contexts=(name,))
+        with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'DEVICE'; rename one"):
+            apply_table(curves, path)
+        with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'DEVICE'; rename one"):
+            Histogram.from_table(path, (name,))
+    pq.write_table(pa.table([*twins.values()], names=["score", "label", "device", "device"]), path)
+    with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'device'; rename one"):
+        apply_table(fitted(("device",)), path)
+
+
+def test_columns_whose_names_only_look_renamed_are_read(tmp_path):
+    path = tmp_path / "device_2=1" / "rows.parquet"
+    path.parent.mkdir()
+    rows = pa.table({"id": [0, 1], "score": [0.0, 1.0], "device": ["tv", "web"], "DEVICE_1": ["web", "tv"]})
+    pq.write_table(rows, path)
+    curves = replace(fitted(("device",)), contexts=("DEVICE_1",))
+    want = curves.predict_proba(rows["score"], {"DEVICE_1": rows["DEVICE_1"]})
+    np.testing.assert_allclose(in_order(apply_table(curves, path).to_pyarrow()), want, rtol=0, atol=1e-9)
+
+
+def test_a_statement_reads_columns_by_their_exact_names():
+    """DuckDB would take "DEVICE" for device, also where it has renamed the DEVICE of a file to DEVICE_1."""
+    curves, connection = replace(fitted(("device",)), contexts=("DEVICE",)), duckdb.connect()
+    connection.execute("CREATE TABLE scores AS SELECT 0.5 AS score, 'tv' AS device")
+    with pytest.raises(duckdb.BinderException, match='does not have a column named "DEVICE"'):
+        connection.sql(to_sql(curves))
 
 
 def test_names_that_spark_would_replace_are_refused():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from isolayer.errors import InputError
 from isolayer.fitting.columns import labels, numbers, weights
-from isolayer.fitting.frames import column, column_names, columns, read_rows, refuse_missing, shares, times
+from isolayer.fitting.frames import column, column_names, columns, read_rows, refuse_missing, times
 
 
 def relation(columns):
@@ -90,10 +90,6 @@ def test_datetimes_are_seconds(frame):
     [
         (lambda: numbers("score", ["a"]), "score: expected a column of numbers, got text; convert it"),
         (lambda: numbers("score", [np.inf]), "score: expected finite numbers, got inf in row 0"),
-        (
-            lambda: shares("negative_rate", np.array([0.0, 1.0])),
-            r"negative_rate: expected shares in \(0, 1\], got 0.0 to 1.0",
-        ),
         (lambda: times("d", [1], timedelta(1)), "half_life: expected a number in the units of d, got 1 day"),
         (
             lambda: times("d", np.array(["2024"], "M8[D]"), 1),

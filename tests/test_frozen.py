@@ -191,11 +191,11 @@ def test_onnx_gives_the_same_logits(tmp_path):
         ),
         (
             lambda: FrozenCurves.from_layer(a_layer())(torch.zeros(1, 3)),
-            "context: expected a mapping from 'position' to ids, got NoneType; add them, or pass -1 for unknown",
+            "context: expected a mapping from 'position' to ids, got None; add them, or pass -1 for unknown",
         ),
         (
             lambda: FrozenCurves.from_layer(a_layer())(torch.zeros(1, 3), {"position": ["top"]}),
-            "context 'position': expected integer ids, got list ['top']; number the values from 0",
+            "context 'position': expected integer ids, got ['top']; number the values from 0",
         ),
     ],
 )
@@ -208,3 +208,38 @@ def test_mistakes_are_answered_in_one_sentence(call, message):
 def test_they_live_in_serving_models():
     model = nn.Sequential(nn.Linear(2, 3), FrozenCurves.from_layer(IsotonicLayer(3)))
     assert model(torch.zeros(4, 2)).shape == (4, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("extrapolation", ["clip", "extend"])
+def test_in_half_precision_only_the_answer_is_rounded(dtype, extrapolation):
+    """Steep curves far from 0: there intercept and slope cancel, and half precision cannot tell buckets apart."""
+    grid = Grid(lower=-17, upper=8, step=0.2)
+    values = torch.linspace(-17, 8, grid.buckets).mul(3).add(9).repeat(2, 1) + torch.tensor([[0.0], [1.0]])
+    frozen = FrozenCurves(values, grid=grid, extrapolation=extrapolation)
+    logit = torch.linspace(-20, 11, 999).unsqueeze(1).repeat(1, 2).to(dtype)
+    want = frozen(logit.float()).to(dtype)
+    for half in (copy.deepcopy(frozen).to(dtype), nn.Sequential(copy.deepcopy(frozen)).to(dtype)):
+        assert torch.equal(half(logit), want)
+        assert half(logit).dtype == dtype
+    exported = torch.export.export(copy.deepcopy(frozen).to(dtype), (logit,), strict=False).module()
+    assert torch.equal(exported(logit), want)
+    compiled = torch.compile(copy.deepcopy(frozen).to(dtype), dynamic=True)(logit)  # may add and multiply in one step
+    torch.testing.assert_close(compiled, want, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tables_made_in_half_precision_are_in_single(dtype):
+    curves = fitted(("device",))
+    frozen, exact = FrozenCurves.from_curves(curves, dtype=dtype), FrozenCurves.from_curves(curves)
+    for name, table in exact.state_dict().items():
+        assert torch.equal(frozen.state_dict()[name], table)
+    layer = a_layer(3, contexts={}, dtype=torch.float32).to(dtype)
+    logit = torch.linspace(-4, 3, 300).unsqueeze(1).repeat(1, 3).to(dtype)
+    torch.testing.assert_close(FrozenCurves.from_layer(layer)(logit), layer(logit), rtol=1e-2, atol=1e-2)
+
+
+def test_double_precision_follows_the_module():
+    frozen = FrozenCurves.from_curves(fitted(())).double()
+    assert frozen.slope.dtype == frozen.intercept.dtype == frozen.shift.dtype == torch.float64
+    assert frozen.to("meta").slope.device.type == "meta"

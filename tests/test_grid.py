@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolayer import Grid, InputError
+from isolayer.grid import Spread
 
 grids = st.builds(
     lambda lower, step, steps: Grid(lower, lower + steps * step, step),
@@ -97,3 +98,27 @@ def test_a_grid_too_fine_to_be_served_is_refused():
 def test_the_grids_it_proposes_are_grids():
     assert Grid(0, 0.9, 0.3).buckets == 4
     assert Grid(0, 1, 0.333333333).buckets == 4
+
+
+@given(
+    st.integers(0, 10**6), st.floats(-50, 50), st.floats(-8, 8).map(lambda log: 10.0**log), st.sampled_from([2, 9, 400])
+)
+def test_a_grid_placed_by_the_scores_covers_them_with_round_steps(seed, mean, width, n):
+    score = width * (mean + np.random.default_rng(seed).normal(size=n))
+    grid = Grid.covering(Spread.of(score))
+    inside = (score >= grid.lower) & (score <= grid.upper)
+    assert inside.all()
+    assert float(f"{grid.step:.0e}") == grid.step
+    assert grid.step <= 0.3 * np.std(score)
+    assert grid.buckets <= 200
+
+
+@pytest.mark.parametrize("value", [0.0, -999.0, 1e300])
+def test_outliers_and_equal_scores_still_have_a_grid(value):
+    score = np.append(np.random.default_rng(0).normal(-3, 1, 1000), value)
+    assert Grid.covering(Spread.of(score)).step == 0.1
+    assert Grid.covering(Spread.of(np.full(10, min(value, 1e6)))).buckets > 10
+
+
+def test_no_scores_have_the_usual_grid():
+    assert Grid.covering(Spread.of(np.array([]))) == Grid()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.errors import InputError
-from isolayer.fitting import histogram as module
+from isolayer.fitting import adding as module
 from isolayer.fitting.histogram import Histogram, bin_of, bins
 from isolayer.grid import Grid
 
@@ -22,6 +22,7 @@ def rows_of(draw_seed, n):
         "context": {"device": rng.choice(["tv", "web", "app"], n), "slot": rng.integers(0, 4, n)},
         "weight": rng.uniform(0.5, 2, n),
         "fold": rng.integers(0, 3, n),
+        "negative_rate": rng.choice([0.1, 0.5, 1.0], n),
     }
 
 
@@ -34,7 +35,7 @@ def assert_same(one, two):
     assert one.contexts == two.contexts
     for mine, theirs in zip(one.keys, two.keys, strict=True):
         assert mine.tolist() == theirs.tolist()
-    for name in ("group", "fold", "bin"):
+    for name in ("group", "fold", "bin", "negative_rate"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
     for name in SUMS:
         np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-11, atol=1e-11)
@@ -143,6 +144,25 @@ def test_unit_weights_share_one_column():
     histogram = Histogram.from_arrays([0.0], [1])
     assert histogram.count is histogram.weight
     assert histogram.weight is histogram.weight_squared
+
+
+def test_rates_that_cannot_be_used():
+    with pytest.raises(
+        InputError, match=r"negative_rate: expected numbers in \(0, 1\], got 0.0 in row 0; give the share"
+    ):
+        Histogram.from_arrays([0.0, 1.0], [0, 1], negative_rate=[0.0, 1.0])
+    with pytest.raises(InputError, match=r"negative_rate: expected a number in \(0, 1\], got 1.5; give"):
+        Histogram.from_arrays([0.0, 1.0], [0, 1], negative_rate=1.5)
+    with pytest.raises(InputError, match="negative_rate: expected 2 rows like the other columns, got 1; align"):
+        Histogram.from_arrays([0.0, 1.0], [0, 1], negative_rate=[1.0])
+    with pytest.raises(InputError, match="negative_rate: expected at most 100 distinct rates, got 200; round them"):
+        Histogram.from_arrays(np.zeros(200), np.zeros(200), negative_rate=np.linspace(0.1, 1, 200))
+
+
+def test_rows_of_different_rates_stay_apart():
+    histogram = Histogram.from_arrays([0.1] * 4, [0, 1, 1, 1], negative_rate=[0.5, 0.1, 0.1, 0.5])
+    assert (histogram.negative_rate.tolist(), histogram.positive.tolist()) == ([0.1, 0.5], [2, 1])
+    assert histogram.fingerprint() != Histogram.from_arrays([0.1] * 4, [0, 1, 1, 1]).fingerprint()
 
 
 def test_missing_keys_merge():

@@ -42,16 +42,16 @@ def rows(seed=0, n=3000):
     )
 
 
-def from_arrays(table, contexts=("device", "position"), weight=None, fold=None, grid=None):
-    context = {name: table[name] for name in contexts}
-    return Histogram.from_arrays(table["score"], table["label"], context, weight, fold, grid=grid)
+def from_arrays(table, contexts=("device", "position"), weight=None, fold=None, grid=None, negative_rate=1.0):
+    context, given = {name: table[name] for name in contexts}, {"grid": grid, "negative_rate": negative_rate}
+    return Histogram.from_arrays(table["score"], table["label"], context, weight, fold, **given)
 
 
 def assert_same(one, two, tolerance=1e-12):
     assert (one.grid, one.contexts) == (two.grid, two.contexts)
     for mine, theirs in zip(one.keys, two.keys, strict=True):
         assert mine.tolist() == theirs.tolist()
-    for name in ("group", "fold", "bin", "count"):
+    for name in ("group", "fold", "bin", "negative_rate", "count"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
     for name in ("weight", "weight_squared", "positive", "logit"):
         np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=tolerance, atol=1e-12, err_msg=name)
@@ -95,11 +95,18 @@ def test_weights_are_summed_and_rows_of_weight_zero_are_absent():
 
 
 @pytest.mark.parametrize("rate", [0.1, "rate"])
-def test_a_negative_rate_weighs_negatives_by_its_inverse(rate):
+@pytest.mark.parametrize("contexts", [(), ("device", "position")])
+def test_rows_sampled_at_different_rates_stay_apart(rate, contexts):
     table = rows()
-    share = table[rate].to_numpy() if isinstance(rate, str) else rate
-    weight = np.where(table["label"].to_numpy(), 1.0, 1 / share)
-    assert_same(histogram_of(table, ColumnSpec(negative_rate=rate))[0], from_arrays(table, (), weight))
+    share = table[rate] if isinstance(rate, str) else rate
+    got, _ = histogram_of(table, ColumnSpec(contexts, negative_rate=rate))
+    assert_same(got, from_arrays(table, contexts, negative_rate=share))
+
+
+def test_a_column_of_many_rates_is_refused_before_it_is_grouped():
+    table = rows().append_column("many", pa.array(np.linspace(0.1, 1, 3000)))
+    with pytest.raises(InputError, match="negative_rate: expected at most 100 distinct rates, got 3000; round them"):
+        histogram_of(table, ColumnSpec(negative_rate="many"))
 
 
 def test_old_rows_weigh_less():
@@ -208,13 +215,14 @@ def test_a_missing_context_is_a_context_of_its_own_unless_refused():
     [
         (ColumnSpec(score="nope"), r"column nope: expected it in the table, got \['score', .*; name another"),
         (ColumnSpec(label="device"), "column device: expected numbers, got string; convert it"),
-        (ColumnSpec(folds=500), "folds: expected a number from 1 to 127, got 500; try 5"),
         (ColumnSpec(folds=(5, "weight")), "folds: expected integers or strings in weight, got float64; convert it"),
     ],
 )
 def test_a_wrong_reading_is_refused(spec, message):
     with pytest.raises(InputError, match=message):
         histogram_of(rows(n=10), spec)
+    with pytest.raises(InputError, match=r"folds: expected an integer from 1 to 127, got 500; try 5, or \(5, a column"):
+        ColumnSpec(folds=500)
 
 
 def test_a_wrong_source_is_refused(tmp_path):
@@ -222,7 +230,7 @@ def test_a_wrong_source_is_refused(tmp_path):
         histogram_of(tmp_path / "none.parquet", ColumnSpec())
     with pytest.raises(InputError, match=r"table: expected an Ibis table, a Parquet path, .*, got int .*; convert it"):
         histogram_of(3, ColumnSpec())
-    with pytest.raises(InputError, match='on_bad_rows: expected "error" or "drop", got \'skip\'; choose one'):
+    with pytest.raises(InputError, match="on_bad_rows: expected 'error' or 'drop', got 'skip'; choose one"):
         histogram_of(rows(n=10), ColumnSpec(), on_bad_rows="skip")
 
 
@@ -286,7 +294,7 @@ def test_a_fit_of_a_table_holds_to_the_settings():
 def test_the_histogram_has_the_same_door():
     table = rows()
     assert_same(Histogram.from_table(table, ("device",), grid=Grid()), from_arrays(table, ("device",)))
-    with pytest.raises(InputError, match='scale: expected "logit" or "prob", got \'probs\'; choose one'):
+    with pytest.raises(InputError, match="scale: expected 'logit' or 'prob', got 'probs'; choose one"):
         Histogram.from_table(table, ("device",), scale="probs")
     with pytest.raises(InputError, match=r"contexts: expected every name once, got \('device', 'device'\)"):
         Histogram.from_table(table, ("device", "device"))

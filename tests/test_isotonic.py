@@ -278,9 +278,12 @@ def test_its_cost_does_not_hold_a_tensor_of_buckets():
         ),
         (
             lambda: IsotonicLayer(constraint="softplus", init=0),
-            "init: expected a positive slope under softplus, got 0; 1.0 starts at the identity",
+            "init: expected a number in (0, 1e+06], got 0; 1.0 starts at the identity",
         ),
-        (lambda: IsotonicLayer(init=math.nan), "init: expected a finite number, got nan; 1.0 starts at the identity"),
+        (
+            lambda: IsotonicLayer(init=math.nan),
+            "init: expected a number in [-1e+06, 1e+06], got nan; 1.0 starts at the identity",
+        ),
         (
             lambda: IsotonicLayer(extrapolation="wrap"),
             "extrapolation: expected 'clip' or 'extend', got 'wrap'; 'clip' is the paper's",
@@ -297,7 +300,7 @@ def test_its_cost_does_not_hold_a_tensor_of_buckets():
             lambda: IsotonicLayer(constraint=None).inverse(torch.zeros(1)),
             "inverse: expected a monotone layer, got constraint=None; use 'relu' or 'softplus'",
         ),
-        (lambda: IsotonicEmbedding(0, 2), "levels and dim: expected positive integers, got 0 and 2; count from 1"),
+        (lambda: IsotonicEmbedding(0, 2), "levels: expected a positive integer, got 0; count from 1"),
         (
             lambda: IsotonicEmbedding(3, 2)(torch.tensor([3])),
             "level: expected ids from 0 to 2, got 3; clip them or make the table larger",

@@ -204,7 +204,7 @@ def test_multilinear_of_a_linear_function_is_that_function():
         ),
         ({"units": 0}, "units: expected a positive integer, got 0; use one unit per function"),
         ({"constraint": None}, "constraint: expected 'relu' or 'softplus', got None; use 'relu'"),
-        ({"init": -1.0}, "init: expected a slope >= 0 (above 0 under softplus), got -1.0; try 1.0"),
+        ({"init": -1.0}, "init: expected a number in [0, 1e+06], got -1.0; try 1.0"),
         (
             {"inputs": {name: Grid(step=0.02) for name in "ab"}},
             "inputs: expected at most 1000000 vertices, got 1565001; widen the steps",

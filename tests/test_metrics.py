@@ -618,8 +618,8 @@ ERRORS = {
     "grade: expected values >= 0, got -1.0; shift the grades so that 0 is irrelevant": (
         lambda: metrics.ndcg([-1], [1], [0])
     ),
-    "k: expected a whole number >= 1, got 0; raise it": lambda: metrics.ndcg([1], [1], [0], k=0),
-    "bins: expected a whole number >= 1, got 2.5; raise it": lambda: metrics.ece([1], [0.5], bins=2.5),
+    "k: expected a positive integer, got 0; or None for whole lists": lambda: metrics.ndcg([1], [1], [0], k=0),
+    "bins: expected an integer from 1 to 16777216, got 2.5; 15 is usual": lambda: metrics.ece([1], [0.5], bins=2.5),
     "bins: expected the same bins on both sides, got 8 and 9; use from_rows": (
         lambda: BinSums.from_rows([1], [0.5], bins=8) + BinSums.from_rows([1], [0.5], bins=9)
     ),
@@ -638,13 +638,13 @@ ERRORS = {
     "label: expected every task of score, got none for ['like']; add these columns": (
         lambda: metrics.delta_auc_percent_by_task({}, {"like": [0, 1]}, {"like": [0, 1]})
     ),
-    "level: expected a number between 0 and 1, got 95; try 0.95": (
+    "level: expected a number in (0, 1), got 95; try 0.95": (
         lambda: metrics.observed_over_expected([1], [0.5], [0], level=95)
     ),
-    "level: expected a number between 0 and 1, got 5; try 0.95": (
+    "level: expected a number in (0, 1), got 5; try 0.95": (
         lambda: metrics.multicalibration_error([1], [0.5], [0], level=5)
     ),
-    "epsilon: expected a number of at least 0, got -1; the papers use 0.01 or 0": (
+    "epsilon: expected a number >= 0, got -1; the papers use 0.01 or 0": (
         lambda: metrics.f_rce([1], [0.5], [0], epsilon=-1)
     ),
     "label: expected a segment with an event, got none; use more rows or an epsilon above 0": (

@@ -154,7 +154,7 @@ def test_gradients_of_the_tower_s_loss_stay_in_the_tower():
     ("model", "options", "message"),
     [
         ({}, {"given": "x"}, "given: expected 'features' or 'relevance', got 'x'; choose one"),
-        ({}, {"gamma": 0}, "gamma: expected a positive number, got 0; the tower would not be trained"),
+        ({}, {"gamma": 0}, "gamma: expected a positive number, got 0; at 0 the tower would not be trained"),
         (
             {"contexts": {"position": 5000}},
             {},

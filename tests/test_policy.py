@@ -299,7 +299,10 @@ def test_examination_read_off_fitted_curves_is_that_of_the_clicks():
         (lambda: importance_weight([0.5], [1.5]), "logging_prob: expected probabilities in (0, 1], got 1.5"),
         (lambda: importance_weight([-0.5], [0.5]), "target_prob: expected probabilities in [0, 1], got -0.5"),
         (lambda: importance_weight([1.5], [0.5]), "target_prob: expected probabilities in [0, 1], got 1.5"),
-        (lambda: placement_prob([[0.0, 1.0]], 3), "positions: expected 1 to 2 (the items), got 3; show fewer"),
+        (
+            lambda: placement_prob([[0.0, 1.0]], 3),
+            "positions: expected an integer from 1 to 2, got 3; show at most all items",
+        ),
         (
             lambda: placement_prob([[0.0, 800.0]], 1),
             "utility_logit: expected utilities within 700 of each other, got 800; raise the temperature",

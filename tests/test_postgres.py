@@ -19,16 +19,21 @@ TYPES = {
     "device": "text",
     "position": "bigint",
     "id": "bigint",
+    "weight": "double precision",
+    "rate": "double precision",
 }
 IBIS_TYPES = {"score": "float64", "label": "float64", "device": "string", "position": "int64"}
+WEIGHTED = {**IBIS_TYPES, "weight": "float64", "rate": "float64"}
 
 
 def load(ask, name, rows):
     ask(f"DROP TABLE IF EXISTS {name}")
     ask(f"CREATE TABLE {name} ({', '.join(f'{column} {TYPES[column]}' for column in rows)})")
     text = io.StringIO()
-    csv.writer(text).writerows(zip(*(column.tolist() for column in rows.values()), strict=True))  # None is empty: NULL
-    ask(f"COPY {name} FROM STDIN (FORMAT csv)", text.getvalue())
+    csv.writer(text, lineterminator="\n").writerows(
+        zip(*(column.tolist() for column in rows.values()), strict=True)
+    )  # None is empty: NULL
+    ask(f"COPY {name} FROM STDIN (FORMAT csv);\n{text.getvalue()}\\.\n")
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -48,6 +53,19 @@ def test_postgres_sums_what_numpy_sums(postgres, missing):
     }
     assert got.keys() == known.keys()
     np.testing.assert_allclose([got[cell] for cell in known], list(known.values()), rtol=0, atol=1e-9)
+
+
+def test_postgres_weighs_rows_and_keeps_rates_apart(postgres):
+    rng, data = np.random.default_rng(0), columns()
+    data |= {"weight": rng.choice([0.5, 3.0], 4000), "rate": rng.choice([0.1, 1 / 3, 1.0], 4000)}
+    load(postgres, "logs", data)
+    reading = ColumnSpec((), weight="weight", negative_rate="rate", grid=GRID)
+    answer = postgres(ibis.to_sql(grouped(ibis.table(WEIGHTED, name="logs"), reading), dialect="postgres"))
+    given = {"weight": data["weight"], "negative_rate": data["rate"], "grid": GRID}
+    want = Histogram.from_arrays(data["score"], data["label"], **given)
+    got = np.array(sorted((int(row[1]), *map(float, (row[0], *row[2:]))) for row in answer))
+    names = ("bin", "negative_rate", "count", "weight", "weight_squared", "positive", "logit")
+    np.testing.assert_allclose(got, np.stack([getattr(want, name) for name in names], axis=1), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", ["logit", "prob"])

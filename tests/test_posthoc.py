@@ -37,7 +37,7 @@ def test_it_serves_the_curves_that_the_exact_fit_gives():
     for task in range(2):
         histogram = Histogram.from_arrays(logit[:, task], label[:, task].double().numpy(), columns, grid=GRID)
         expected = Curves.from_histogram(histogram).decision_function(logit[:, task], columns)
-        np.testing.assert_allclose(calibrated(x, context)[:, task].detach().numpy(), expected, atol=2e-5)
+        np.testing.assert_allclose(calibrated(x, context)[:, task].detach().numpy(), expected, atol=1e-4)
 
 
 def test_it_calibrates_every_task_in_every_segment():
@@ -75,7 +75,7 @@ def test_an_unknown_context_is_served_by_the_next_coarser_curve():
     expected = Curves.from_histogram(histogram).decision_function(Towers()(x)[:, 0].double().numpy(), columns)
     for unknown in (-1, 99):
         served = calibrated(x, context | {"position": torch.full((len(x),), unknown)})[:, 0]
-        np.testing.assert_allclose(served.detach().numpy(), expected, atol=2e-5)
+        np.testing.assert_allclose(served.detach().numpy(), expected, atol=1e-4)
 
 
 def test_rows_of_unknown_contexts_count_towards_the_coarser_curve_alone():
@@ -94,7 +94,7 @@ def test_rows_of_unknown_contexts_count_towards_the_coarser_curve_alone():
     )
     columns = {name: ids.numpy() for name, ids in unknown.items()}
     expected = curves.decision_function(Towers()(x)[:, 0].double().numpy(), columns)
-    np.testing.assert_allclose(calibrated(x, unknown)[:, 0].detach().numpy(), expected, atol=2e-5)
+    np.testing.assert_allclose(calibrated(x, unknown)[:, 0].detach().numpy(), expected, atol=1e-4)
 
 
 def fine_tuned():
@@ -118,10 +118,10 @@ def test_its_curves_are_the_fit_and_those_of_its_layers_what_it_serves():
         assert fitted.count.sum() > 0
         assert (fitted.variance > 0).any()
         now = trained.decision_function(logit[:, task], columns)
-        np.testing.assert_allclose(served[:, task], now, atol=2e-5)
+        np.testing.assert_allclose(served[:, task], now, atol=1e-4)
         assert np.abs(now - fitted.decision_function(logit[:, task], columns)).max() > 1e-3
     frozen = FrozenCurves.from_curves(calibrated.trained_curves(), calibrated.contexts)
-    np.testing.assert_allclose(frozen(calibrated.model(x), context), served, atol=2e-5)
+    np.testing.assert_allclose(frozen(calibrated.model(x), context), served, atol=1e-4)
 
 
 def test_saved_and_loaded_it_is_the_same_model(tmp_path):
@@ -217,7 +217,7 @@ def test_it_keeps_the_shape_of_the_models_logits(shape):
         ),
         (
             lambda: calibrate(nn.Identity(), [(torch.zeros(3), torch.zeros(3))], contexts={"device": 2}),
-            "context: expected a mapping from 'device' to ids, got NoneType; add them, or pass -1 for unknown",
+            "context: expected a mapping from 'device' to ids, got None; add them, or pass -1 for unknown",
         ),
         (
             lambda: calibrate(
@@ -233,7 +233,7 @@ def test_it_keeps_the_shape_of_the_models_logits(shape):
         ),
         (
             lambda: CalibratedModel(nn.Identity(), [Curves.identity(GRID)], {"device": 2})(torch.zeros(3)),
-            "context: expected a mapping from 'device' to ids, got NoneType; add them, or pass -1 for unknown",
+            "context: expected a mapping from 'device' to ids, got None; add them, or pass -1 for unknown",
         ),
     ],
 )

@@ -392,7 +392,9 @@ def test_any_name_of_a_column_and_of_a_page_is_shown(browser, tmp_path, name):
     log[name] = log.pop("device")
     names = [name, "position"]
     bias = dual_curves(feature=name) if name.strip() else None
-    path = report.write(tmp_path / "odd.html", log, Curves.identity(Grid()), contexts=names, bias=bias, title=name)
+    path = report.write(
+        tmp_path / "odd.html", log, Curves.identity(Grid()), contexts=names, bias=bias, title=name or None
+    )
     opened = Opened(browser, path, viewport={"width": 390, "height": 844})
     page = opened.page
     assert page.locator("h1").inner_text() == (ODD[name] if name else "Calibration, before and after")

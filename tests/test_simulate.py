@@ -439,35 +439,35 @@ def test_naive_training_is_harmed_by_a_spurious_logger_and_not_by_an_informed_on
 
 
 ERRORS = {
-    "users: expected at least 1, got 0; raise it": lambda: Population(users=0),
-    "features: expected at least 6, got 3; raise it": lambda: Population(features=3),
-    "hidden: expected a number from 0 to 1, got 2; change it": lambda: Population(hidden=2),
-    "positions: expected 1 to 10 (half the items), got 30; add items": (
+    "users: expected a positive integer, got 0; raise it": lambda: Population(users=0),
+    "features: expected an integer >= 6, got 3; raise it": lambda: Population(features=3),
+    "hidden: expected a number in [0, 1], got 2; give a share": lambda: Population(hidden=2),
+    "positions: expected an integer from 1 to 10, got 30; list at most half the items, or add items": (
         lambda: Feed(population=Population(items=20), positions=30)
     ),
-    "days: expected at least 1, got 0; raise it": lambda: Feed(days=0),
-    "sessions: expected at least 1, got 0; raise it": lambda: Feed().log(0),
+    "days: expected a positive integer, got 0; raise it": lambda: Feed(days=0),
+    "sessions: expected a positive integer, got 0; simulate several logs with other seeds": (lambda: Feed().log(0)),
     "tasks: expected distinct names other than click, got 'click' again; rename it": (
         lambda: Feed(tasks=(Task("click", 0.1),))
     ),
     "tasks: expected 'buy' before 'refund', got it nowhere; add that task": (
         lambda: Feed(tasks=(Task("refund", 0.1, after="buy"),))
     ),
-    "task 'like' rate: expected between 0 and 1, got 1; change it": lambda: Feed(tasks=(Task("like", 1),)),
-    "eta: expected one number >= 0, or 3 (one per device), got (1, 2); fix the count": (
+    "rate: expected a number in (0, 1), got 1; give a probability": lambda: Task("like", 1),
+    "eta: expected one number, or 3 (one per device), got 2; fix the count": (
         lambda: Feed(behaviour=PositionBased(eta=(1, 2)))
     ),
     "policies: expected at least one, got none; name a function of the features": lambda: closed_loop(Feed(), {}, 5),
-    "policy: expected one score per row, shape (50,), got (50, 12); flatten it": (
+    "scores of the policy: expected one dimension, got shape (50, 12); give one column, shape [n]": (
         lambda: closed_loop(Feed(), {"a": lambda x: x}, 5)
     ),
-    "policy: expected finite scores, got NaN or infinity; check the model": (
+    "scores of the policy: expected finite numbers, got nan in row 0 and 49 more; drop or repair those rows": (
         lambda: closed_loop(Feed(), {"a": lambda x: x[:, 0] * np.nan}, 5)
     ),
     "users: expected at least 2, one per arm, got 1; raise it": (
         lambda: closed_loop(Feed(population=Population(users=1)), {"a": len, "b": len}, 5)
     ),
-    "metric: expected one of ['click', 'dcg'], got 'buy'; choose one": (
+    "metric: expected 'click' or 'dcg', got 'buy'; choose one": (
         lambda: closed_loop(Feed(tasks=()), {"a": lambda x: x[:, 0]}, 5)["a"].per_session("buy")
     ),
     "bias: expected 'position' or 'trust', got 'pbm'; choose one": lambda: debias_feed("pbm"),

@@ -39,6 +39,18 @@ def test_spark_sums_what_numpy_sums(spark_backend, spark, tmp_path):
     np.testing.assert_allclose(one.values, two.values, rtol=0, atol=1e-9)
 
 
+def test_spark_weighs_rows_and_keeps_rates_apart(spark_backend, spark, tmp_path):
+    rng, data = np.random.default_rng(0), columns()
+    data |= {"weight": rng.choice([0.0, 0.5, 3.0], 4000), "rate": rng.choice([0.1, 1 / 3, 1.0], 4000)}
+    table = in_spark(spark_backend, spark, data, tmp_path / "logs.parquet")
+    settings = {"negative_rate": "rate", "weight_kind": "importance", "grid": GRID}
+    got, _ = histogram_of(table, ColumnSpec(("device",), weight="weight", **settings))
+    context, rate = {"device": data["device"]}, data["rate"]
+    want = Histogram.from_arrays(data["score"], data["label"], context, data["weight"], negative_rate=rate, grid=GRID)
+    for name in ("group", "bin", "negative_rate", "count", "weight", "weight_squared", "positive"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+
+
 def test_spark_measures_what_numpy_measures(spark_backend, spark, tmp_path):
     rng = np.random.default_rng(0)
     prob = rng.beta(1, 6, 2000)

@@ -1,6 +1,6 @@
 """IsotonicCalibrator: the scikit-learn contract over histogram, solver and curves.
 
-What an estimator must know is here: spec frames and arrays, labels, weights, forgetting. The fit itself is
+How its settings read rows is in :mod:`isolayer.calibrator_rows`. The fit itself is
 :meth:`isolayer.curves.curves.Curves.from_histogram`, evaluation is :class:`isolayer.curves.curves.Curves`.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,40 +15,58 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import (
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_is_fitted
 
+from isolayer.calibrator_rows import RowReader
 from isolayer.curves.curves import Curves
-from isolayer.curves.evaluation import Scale, logit_of
+from isolayer.curves.evaluation import Scale
+from isolayer.curves.fielded import LabelledRows, field_names, with_fields, with_updated_fields
+from isolayer.curves.fit_checks import refuse_beyond_grid, refuse_worse_than_constant, warn_of_probs
 from isolayer.errors import InputError, offered
 from isolayer.fitting.categories import context_names
-from isolayer.fitting.columns import array_of, numbers, same_length, weights
-from isolayer.fitting.frames import Rows, column_names, read_rows, refuse_missing, shares, times
+from isolayer.fitting.evidence import WeightKind, checked_kind
+from isolayer.fitting.fields import Interactions, most_terms
+from isolayer.fitting.forgetting import HalfLife, check_half_life
+from isolayer.fitting.frames import Rows
 from isolayer.fitting.hierarchy import Shrinkage
-from isolayer.fitting.histogram import LEAST_WEIGHT, Histogram
+from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.labels import refuse_one_class, two_classes, two_labels
 from isolayer.grid import Grid
+from isolayer.settings import choice, flag, instance, number, shown
 
 Floats = NDArray[np.float64]
 
 
-class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrate scores by one monotone curve a context: exact, in seconds, with nothing to tune.
 
     Args:
         contexts: Names of the context columns, coarse to fine. Each level of contexts is drawn to the one above it and
             the global curve to the identity; a context never seen has the curve of its nearest ancestor.
+        fields: Names of further columns, or ``"all"`` for every column of the frame that has no other meaning. They are
+            crossed, not nested: each adds a correction by its value to the logit of the curve, and combinations of them
+            are found by their evidence. Numbers, text, booleans, dates and missing values are handled by their type.
+        interactions: How many combinations of fields to add at most: ``"auto"``, 0 for none, or a number. Or which:
+            tuples of names, such as ``[("hour", "device")]``.
+        structure: Curves of an earlier fit with fields. Their fields, levels and combinations are kept, and the values
+            of frozen terms (:meth:`isolayer.fitting.terms.Terms.freeze`); all others are fitted to the new rows.
         scale: Whether scores are logits (``"logit"``, any real number) or probabilities (``"prob"``).
-        grid: Where the knots of the curves are, on the logit scale; by default ``Grid()``.
+        grid: Where the knots of the curves are, on the logit scale. ``"auto"`` places them by the spread of the scores
+            of the first fit, at round numbers, from two standard deviations below the least score to
+            as many above the greatest; ``curves_.grid`` says where, and later rows use the same. Beyond it
+            probabilities stay as they are at its ends; beyond a given grid curves continue with slope 1.
         shrinkage: ``"auto"`` chooses how strongly curves are drawn to their parent; numbers fix it (see
             :func:`isolayer.fitting.hierarchy.fit_levels`).
         strict: Curves increase strictly, so that no two scores tie; False allows flats.
+        monotone: Curves never decrease. False fits general piecewise-linear curves, for scores whose rate falls
+            somewhere as they rise: then the model is wrong there, and :meth:`summary` says where.
         missing: ``"error"`` refuses missing context values, ``"own"`` makes missing a context of its own.
-        negative_rate: Share of the negatives that was kept when rows were sampled, a number in (0, 1] or the name of a
-            column of such; the same as weighting negatives by its inverse.
+        negative_rate: Share of the negatives that was kept when rows were sampled: a number in (0, 1], or the name of a
+            column with at most 100 distinct rates. The curves and bands are those of the kept rows, moved by
+            log(rate): calibrated to real traffic without counting any row more than once.
+        weight_kind: What sample weights mean. ``"frequency"``: a weight of 2 is the row twice, as in an aggregated log.
+            ``"importance"``: how much a row stands for; each context counts as its effective number of rows,
+            (sum w)^2 / sum w^2, and multiplying all weights by a constant changes nothing.
         half_life: How fast old rows are forgotten: a number of rows, or a pair of a time column and a half-life in its
             units (a ``timedelta`` for datetimes). None forgets nothing.
 
@@ -60,6 +77,7 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         curves_: The fitted :class:`Curves`.
         histogram_: The sums of all rows seen; all that :meth:`partial_fit` keeps.
         classes_: The two labels, the positive one last.
+        fields_: Names of the field columns.
 
     >>> frame = {"score": [-1.0, 0.0, 1.0] * 100, "device": ["tv", "tv", "web"] * 100}
     >>> calibrator = IsotonicCalibrator(contexts=("device",)).fit(frame, [0, 1, 1, 0, 0, 1] * 50)
@@ -71,21 +89,31 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         self,
         contexts: Sequence[str] = (),
         *,
+        fields: Sequence[str] | str = (),
+        interactions: Interactions = "auto",
+        structure: Curves | None = None,
         scale: Scale = "logit",
-        grid: Grid | None = None,
+        grid: Grid | Literal["auto"] = "auto",
         shrinkage: Shrinkage = "auto",
         strict: bool = True,
+        monotone: bool = True,
         missing: str = "error",
         negative_rate: float | str | None = None,
-        half_life: float | tuple[str, float | timedelta] | None = None,
+        weight_kind: WeightKind = "frequency",
+        half_life: HalfLife | None = None,
     ) -> None:
         self.contexts = contexts
+        self.fields = fields
+        self.interactions = interactions
+        self.structure = structure
         self.scale = scale
         self.grid = grid
         self.shrinkage = shrinkage
         self.strict = strict
+        self.monotone = monotone
         self.missing = missing
         self.negative_rate = negative_rate
+        self.weight_kind = weight_kind
         self.half_life = half_life
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, score: str | None = None) -> Self:
@@ -95,15 +123,16 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             X: Scores ``[n]`` or ``[n, 1]``, or a frame with the score and the context columns.
             y: Labels of two classes: integers, booleans or strings; the greater is the positive one. Fractions between
                 0 and 1 are soft labels: that much of a positive row and the rest of a negative one.
-            sample_weight: How often each row counts.
+            sample_weight: Weight of each row; ``weight_kind`` says what weights mean.
             score: The score column of a frame; by default the one called ``score``, or else the only one left.
         """
         self._check_settings()
-        rows = self._rows_to_fit(X, score, first=True)
-        labels = self._labels(y, None, len(rows.score))
-        self.histogram_, self._latest = self._histogram(rows, labels, sample_weight, latest=None)
-        _refuse_one_class(self.histogram_)
-        return self._refit()
+        rows = self._rows_to_fit(X, self._choose_fields(X, score), first=True)
+        labels, self.classes_ = two_classes(y, None, len(rows.score))
+        weight, self._latest = self._weights(rows, sample_weight, latest=None)
+        self.histogram_ = self._histogram(rows, labels, weight, placed=None)
+        refuse_one_class(self.histogram_)
+        return self._refit()._fit_fields(rows, labels, weight)
 
     def partial_fit(
         self,
@@ -116,6 +145,9 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
     ) -> Self:
         """Add rows: the same curves as one fit of all rows so far.
 
+        With fields, the curves are those of all rows, and the fields, levels and combinations those of the first call;
+        new rows move the terms from where earlier rows left them (see :mod:`isolayer.fitting.field_updates`).
+
         Args:
             X: As in :meth:`fit`.
             y: As in :meth:`fit`; may hold one class only when ``classes`` are known.
@@ -125,12 +157,19 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         """
         self._check_settings()
         first = not hasattr(self, "histogram_")
+        score = self._choose_fields(X, score) if first else score
         rows = self._rows_to_fit(X, score, first=first)
-        labels = self._labels(y, classes if first else self.classes_, len(rows.score))
+        labels, self.classes_ = two_classes(y, classes if first else self.classes_, len(rows.score))
         latest = None if first else self._latest
-        new, self._latest = self._histogram(rows, labels, sample_weight, latest=latest)
-        self.histogram_ = new if first else self._aged(rows, latest).merge(new)
-        return self._refit()
+        weight, self._latest = self._weights(rows, sample_weight, latest=latest)
+        new = self._histogram(rows, labels, weight, placed=None if first else self.histogram_.grid)
+        if first:
+            self.histogram_ = new
+            return self._refit()._fit_fields(rows, labels, weight)
+        before, aged = self.curves_, self._aged(rows, latest)
+        kept = float(aged.weight.sum() / self.histogram_.weight.sum())
+        self.histogram_ = aged.merge(new)
+        return self._refit()._update_fields(before, rows, labels, weight, kept)
 
     def fit_histogram(self, histogram: Histogram, classes: ArrayLike = (0, 1)) -> Self:
         """Fit the curves of a histogram made elsewhere, which may come from soft labels.
@@ -140,17 +179,24 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             classes: The two labels, the positive one last.
         """
         self._check_settings()
-        expected = (tuple(self.contexts), self.grid or Grid())
+        if len(self.fields):
+            raise InputError(f"fields: expected none, since sums do not have them, got {self.fields!r}; use fit")
+        instance("histogram", histogram, Histogram, advice="make it with Histogram.from_arrays or from_table")
+        expected = (tuple(self.contexts), histogram.grid if isinstance(self.grid, str) else self.grid)
         if (histogram.contexts, histogram.grid) != expected:
             raise InputError(
                 f"histogram: expected contexts {expected[0]} on {expected[1]}, got {histogram.contexts} on "
                 f"{histogram.grid}; make it with the settings of the calibrator"
             )
-        self.classes_ = np.asarray(classes)
-        self._remember(None, None)
-        self.n_features_in_ = 1 + len(histogram.contexts)
-        self.histogram_, self._latest = histogram, None
-        return self._refit()
+        kind = histogram.source.get("weight_kind", self.weight_kind)
+        if kind != self.weight_kind:
+            raise InputError(
+                f"weight_kind: expected that of the calibrator, {self.weight_kind!r}, got a histogram of {kind!r} "
+                "weights; give both the same"
+            )
+        histogram = replace(histogram, source={**histogram.source, "weight_kind": kind})
+        two_labels(classes)
+        return self._fit_sums(histogram, classes)
 
     def fit_table(
         self,
@@ -163,7 +209,8 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
     ) -> Self:
         """Fit the curves of a table in the engine that holds it: only the histogram leaves it.
 
-        The same curves as :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans.
+        The same curves as :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans. The terms of fields
+        are fitted to rows: to all up to a million, beyond that to a sample (see :mod:`isolayer.tables.field_rows`).
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -186,17 +233,31 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             label,
             weight,
             self.scale,
-            self.grid or Grid(),
+            self.grid,
             missing=self.missing,
             negative_rate=self.negative_rate,
             half_life=self.half_life,
+            weight_kind=self.weight_kind,
         )
         histogram, self.dropped_rows_ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
         if histogram.rows == 0:
             raise InputError("table: expected at least one row that weighs something, got no rows; check what made it")
-        _refuse_one_class(histogram)
-        self.fit_histogram(histogram).score_name_ = score
+        refuse_one_class(histogram)
+        self._fit_sums(histogram).score_name_ = score
+        if len(self.fields):
+            self._fit_table_fields(table, spec)
         return self
+
+    def _fit_table_fields(self, table: Any, spec: Any) -> None:
+        """Add the terms of the fields of a table to the curves."""
+        from isolayer.tables.field_rows import field_columns, labelled_rows
+
+        self.fields_ = field_columns(table, spec, self.fields)
+        if self.structure is not None:
+            self.fields_ = self._structured_fields(self.structure)
+        if self.fields_:
+            rows, _ = labelled_rows(table, spec, self.fields_)
+            self._add_terms(rows)
 
     def apply_table(self, table: Any, score: str | None = None, *, prob: str = "calibrated_prob") -> Any:
         """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`.
@@ -207,7 +268,8 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
             prob: What to call the new column.
         """
         check_is_fitted(self, "curves_")
-        return self.curves_.apply_table(table, score=score or self.score_name_ or "score", prob=prob)
+        score = (self.score_name_ or "score") if score is None else score
+        return self.curves_.apply_table(table, score=score, prob=prob)
 
     def predict_proba(self, X: Any) -> Floats:
         """Probability of each class, shape ``[n, 2]``, strictly inside (0, 1)."""
@@ -242,6 +304,17 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
         rows = self._rows(X)
         return self._curves_on_logits.band(rows.score, rows.context, level=level)
 
+    def summary(self) -> str:
+        """What was fitted, and whether the rate rises with the score at all.
+
+        >>> score = np.linspace(-2, 2, 4000)
+        >>> label = np.random.default_rng(0).random(4000) < 0.5 - 0.2 * np.abs(score)  # rare at both ends
+        >>> "the event becomes rarer as the score rises" in IsotonicCalibrator().fit(score, label).summary()
+        True
+        """
+        check_is_fitted(self, "curves_")
+        return str(self.curves_.summary())
+
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
         """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others."""
         check_is_fitted(self, "curves_")
@@ -261,147 +334,60 @@ class IsotonicCalibrator(TransformerMixin, ClassifierMixin, BaseEstimator):  # t
 
     def _check_settings(self) -> None:
         context_names(self.contexts)
-        for name, allowed in (("scale", ("logit", "prob")), ("missing", ("error", "own"))):
-            if getattr(self, name) not in allowed:
-                choices = " or ".join(f'"{choice}"' for choice in allowed)
-                raise InputError(f"{name}: expected {choices}, got {getattr(self, name)!r}; choose one")
-        rate, life = self.negative_rate, self.half_life
-        if isinstance(rate, int | float) and not 0 < rate <= 1:
-            raise InputError(f"negative_rate: expected a share in (0, 1], got {rate}; give the kept share of negatives")
-        length = life[1] if isinstance(life, tuple) else life
-        if isinstance(length, timedelta):
-            length = length.total_seconds()
-        if length is not None and not length > 0:
-            raise InputError(f"half_life: expected a positive length, got {length}; None forgets nothing")
+        field_names(self.fields, None, ())
+        most_terms(self.interactions)
+        if self.structure is not None:
+            instance("structure", self.structure, Curves, advice="give the curves_ of a fit with fields")
+        checked_kind(self.weight_kind)
+        choice("scale", self.scale, ("logit", "prob"))
+        choice("missing", self.missing, ("error", "own"))
+        for name in ("strict", "monotone"):
+            flag(name, getattr(self, name))
+        if not isinstance(self.grid, Grid) and not (isinstance(self.grid, str) and self.grid == "auto"):
+            raise InputError(
+                f'grid: expected "auto" or a Grid, got {shown(self.grid)}; try Grid(lower=-10, upper=10, step=0.2)'
+            )
+        if self.negative_rate is not None and not isinstance(self.negative_rate, str):
+            advice = "give the share of the negatives that was kept"
+            number("negative_rate", self.negative_rate, 0, 1, ends="(]", advice=advice)
+        check_half_life(self.half_life)
+
+    def _fit_sums(self, histogram: Histogram, classes: ArrayLike = (0, 1)) -> Self:
+        """Fit the curves of sums, without fields."""
+        self.classes_ = np.asarray(classes)
+        self.fields_ = tuple[str, ...]()
+        self._remember(None, None)
+        self.n_features_in_ = 1 + len(histogram.contexts)
+        self.histogram_, self._latest = histogram, None
+        return self._refit()
 
     def _refit(self) -> Self:
-        self.curves_ = Curves.from_histogram(
-            self.histogram_, shrinkage=self.shrinkage, strict=self.strict, scale=self.scale
-        )
+        beyond = "clip" if isinstance(self.grid, str) else "extend"
+        settings: dict[str, Any] = {"strict": self.strict, "monotone": self.monotone, "scale": self.scale}
+        settings["extrapolation"] = beyond
+        curves = Curves.from_histogram(self.histogram_, shrinkage=self.shrinkage, **settings)
+        if self.scale == "logit":
+            warn_of_probs(self.histogram_, stacklevel=3)
+        refuse_beyond_grid(self.histogram_)
+        if isinstance(self.shrinkage, str):  # numbers may hold curves wherever they were asked to
+            refuse_worse_than_constant(curves, self.histogram_)
+        self.curves_ = curves
         return self
 
-    def _rows_to_fit(self, X: Any, score: str | None, *, first: bool) -> Rows:
-        """Read X for a fit; the first one says which columns there are."""
-        if not first and score is None and column_names(X) is not None:
-            score = self.score_name_
-        rows = self._read(X, score, self._other_columns())
-        if first:
-            self._remember(rows.names, rows.score_name)
-        return rows
+    def _fit_fields(self, rows: Rows, labels: Floats, weight: Floats | None) -> Self:
+        """Add the terms of the fields to the curves."""
+        if self.fields_:
+            self._add_terms(self._labelled(rows, labels, weight))
+        return self
 
-    def _rows(self, X: Any) -> Rows:
-        """Read X for a prediction; of a frame, the columns that were fitted."""
-        names = column_names(X)
-        if names is None:
-            return self._read(X, None, [])
-        other = [name for name in self._other_columns() if name in names]
-        return self._read(X, self.score_name_, other)
+    def _add_terms(self, rows: LabelledRows) -> None:
+        terms = None if self.structure is None else self.structure.terms
+        settings: dict[str, Any] = {"interactions": self.interactions, "structure": terms}
+        self.curves_ = with_fields(self.curves_, rows, self.fields_, **settings)
 
-    def _read(self, X: Any, score: str | None, other: Sequence[str]) -> Rows:
-        """Read X, its scores as logits."""
-        rows = read_rows(X, self.contexts, scale=self.scale, score=score, other=other)
-        if self.missing == "error":
-            refuse_missing(rows.context)
-        return rows if self.scale == "logit" else rows._replace(score=logit_of(rows.score))
-
-    def _remember(self, names: Sequence[str] | None, score: str | None) -> None:
-        self.n_features_in_, self.score_name_ = 1 if names is None else len(names), score
-        self.__dict__.pop("feature_names_in_", None)
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-
-    def _other_columns(self) -> list[str]:
-        """Columns that are neither a context nor the score."""
-        rate, life = self.negative_rate, self.half_life
-        return [*([rate] if isinstance(rate, str) else []), *([life[0]] if isinstance(life, tuple) else [])]
-
-    def _labels(self, y: ArrayLike, classes: ArrayLike | None, rows: int) -> Floats:
-        """The positive class as 1 and the negative as 0, or soft labels between; sets ``classes_``."""
-        labels = column_or_1d(_unmasked_labels(y), warn=True)
-        same_length("y", len(labels), rows)
-        assert_all_finite(labels, input_name="y")
-        if _are_soft(labels) and (classes is None or np.unique(np.asarray(classes)).tolist() == [0, 1]):
-            self.classes_ = np.array([0, 1])
-            return np.asarray(labels, np.float64)
-        check_classification_targets(labels)
-        found = np.unique(labels)
-        known = found if classes is None else np.unique(np.asarray(classes))
-        if len(known) > 2:
-            raise InputError(
-                f"y: expected two classes, got {len(known)}: {known[:5].tolist()}; fit one calibrator per class. "
-                f"Only binary classification is supported. The type of the target is {type_of_target(labels)}."
-            )
-        if len(known) < 2:
-            raise InputError(
-                f"y: expected two classes, got one class only: {known.tolist()}; collect rows of both, or give "
-                "partial_fit its classes"
-            )
-        if not np.isin(found, known).all():
-            raise InputError(f"y: expected the classes {known.tolist()}, got {found.tolist()}; fit anew for others")
-        self.classes_ = known
-        return np.asarray(labels == known[1], np.float64)
-
-    def _histogram(
-        self, rows: Rows, labels: Floats, sample_weight: ArrayLike | None, *, latest: float | None
-    ) -> tuple[Histogram, float | None]:
-        """Sums of new rows, weighted and aged, and the latest time seen so far."""
-        weight = None
-        if sample_weight is not None:
-            weight = weights("sample_weight", sample_weight, len(labels))
-        if self.negative_rate is not None:
-            weight = np.where(labels == 0, 1 / self._rate(rows), 1.0) * (1.0 if weight is None else weight)
-        if self.half_life is not None:
-            age, latest = self._ages(rows, latest)
-            weight = np.exp2(-age) * (1.0 if weight is None else weight)
-        grid = self.grid or Grid()
-        histogram = Histogram.from_arrays(rows.score, labels, rows.context, weight, grid=grid)
-        known = {} if rows.score_name is None else {"score": rows.score_name}
-        return replace(histogram, source={"scale": self.scale, **known}), latest
-
-    def _rate(self, rows: Rows) -> Floats:
-        """Kept share of the negatives, one number or one a row."""
-        rate = self.negative_rate
-        values = numbers(rate, rows.other[rate]) if isinstance(rate, str) else np.array([rate], np.float64)
-        return shares("negative_rate", values)
-
-    def _ages(self, rows: Rows, latest: float | None) -> tuple[Floats, float | None]:
-        """Age of each new row in half-lives, and the latest time seen so far (None when age counts rows)."""
-        if not isinstance(self.half_life, tuple):
-            return np.arange(len(rows.score) - 1, -1, -1) / float(self.half_life or np.inf), None
-        when, half_life = times(self.half_life[0], rows.other[self.half_life[0]], self.half_life[1])
-        newest = max(float(when.max(initial=-np.inf)), -np.inf if latest is None else latest)
-        return (newest - when) / half_life, newest
-
-    def _aged(self, rows: Rows, latest: float | None) -> Histogram:
-        """What was seen before, as old as the new rows make it."""
-        if self.half_life is None:
-            return self.histogram_
-        if isinstance(self.half_life, tuple):
-            _, half_life = times(self.half_life[0], rows.other[self.half_life[0]], self.half_life[1])
-            age = 0.0 if latest is None or self._latest is None else (self._latest - latest) / half_life
-        else:
-            age = len(rows.score) / self.half_life
-        return self.histogram_.scaled(max(float(np.exp2(-age)), LEAST_WEIGHT))
-
-
-def _unmasked_labels(y: Any) -> NDArray[Any]:
-    """Labels of any type that can be a class: not masked, and neither dates nor complex numbers."""
-    if y is None:
-        raise InputError("y: expected labels, got None; fit requires y to be passed, but the target y is None")
-    labels = array_of("y", y)
-    if labels.dtype.kind not in "biufUO":
-        raise InputError(f"y: expected integers, booleans or strings, got {labels.dtype}; convert the labels")
-    return labels
-
-
-def _are_soft(labels: NDArray[Any]) -> bool:
-    return labels.dtype.kind == "f" and bool(((labels >= 0) & (labels <= 1)).all() and (labels % 1 > 0).any())
-
-
-def _refuse_one_class(histogram: Histogram) -> None:
-    """Raise when the rows that weigh anything are of one class."""
-    positive, weight = histogram.positive.sum(), histogram.weight.sum()
-    if not 0 < positive < weight:
-        raise InputError(
-            "y: expected both classes among the rows whose weight is not zero, got one only; collect rows of both"
-        )
+    def _update_fields(self, before: Curves, rows: Rows, labels: Floats, weight: Floats | None, kept: float) -> Self:
+        """Add new rows to the terms of the curves before."""
+        if before.terms is not None:
+            given = self._labelled(rows, labels, weight)
+            self.curves_ = with_updated_fields(self.curves_, given, before.terms, kept=kept)
+        return self

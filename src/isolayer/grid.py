@@ -7,15 +7,69 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.settings import instance, number, shown
 
 MOST_BUCKETS = 1 << 16  # a curve with more cannot be served: SQL, ONNX and a page of curves all carry every knot
+PASSES = 4  # how often outliers are looked for
+LARGEST = 1e150  # score whose square is still a number; larger ones count as this
+OUTLIERS = 6.0  # standard deviations from the mean beyond which a score does not count when a grid is placed
+_KNOTS_PER_DEVIATION = 8
+_NARROWEST = 1e-9  # standard deviation, relative to the mean, below which scores count as equal
 _WHOLE = 1e-6  # how far (upper - lower) / step may be from a whole number, in steps
+
+
+class Spread(NamedTuple):
+    """How scores are spread, outliers aside: enough to place a grid.
+
+    Args:
+        mean: Their mean.
+        deviation: Their standard deviation.
+        least: The smallest of them.
+        most: The largest of them.
+    """
+
+    mean: float
+    deviation: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, score: NDArray[np.float64], weight: NDArray[np.float64] | None = None) -> Spread:
+        """The spread of scores ``[n]`` with weights; scores farther than ``OUTLIERS`` deviations out do not count.
+
+        >>> Spread.of(np.array([1.0, 3.0] * 50 + [-999.0]))
+        Spread(mean=2.0, deviation=1.0, least=1.0, most=3.0)
+        """
+        if weight is not None:
+            score, weight = score[weight > 0], weight[weight > 0]
+        score, found = np.clip(score, -LARGEST, LARGEST), cls.empty()
+        for _ in range(PASSES):
+            if len(score) == 0:
+                break
+            mean = float(np.average(score, weights=weight))
+            deviation = float(np.sqrt(np.average((score - mean) ** 2, weights=weight)))
+            found = cls(mean, deviation, float(score.min()), float(score.max()))
+            if not found.has_outliers:
+                break
+            near = np.abs(score - mean) <= OUTLIERS * deviation
+            score, weight = score[near], None if weight is None else weight[near]
+        return found
+
+    @classmethod
+    def empty(cls) -> Spread:
+        """The spread of no scores."""
+        return cls(0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def has_outliers(self) -> bool:
+        """Whether some scores are farther out than ``OUTLIERS`` standard deviations."""
+        return max(self.most - self.mean, self.mean - self.least) > OUTLIERS * self.deviation > 0
 
 
 @dataclass(frozen=True)
@@ -44,10 +98,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper", "step"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise InputError(f"grid {name}: expected a finite number, got {value!r}; give a float")
-            object.__setattr__(self, name, float(value))
+            value = number(f"grid {name}", getattr(self, name), advice="give a float")
+            object.__setattr__(self, name, value)
         if self.lower >= self.upper:
             raise InputError(
                 f"grid bounds: expected lower < upper, got lower={self.lower} and upper={self.upper}; swap them"
@@ -68,6 +120,28 @@ class Grid:
                 f"grid: expected upper - lower to be a whole number of steps, got {steps:.6g} steps of {self.step}; "
                 f"use {nearest}, or step={width:.6g}"
             )
+
+    @classmethod
+    def covering(cls, spread: Spread) -> Grid:
+        """A grid for scores with a given spread: round numbers, about eight knots to a standard deviation.
+
+        It reaches two standard deviations beyond the scores, but no farther than ten from their mean.
+
+        >>> Grid.covering(Spread(mean=-3.0, deviation=1.5, least=-9.0, most=2.0))
+        Grid(lower=-12.0, upper=5.0, step=0.2)
+        >>> Grid.covering(Spread(mean=20.0, deviation=0.1, least=19.8, most=20.3))
+        Grid(lower=19.6, upper=20.5, step=0.01)
+        """
+        mean, deviation, least, most = instance("spread", spread, Spread, advice="use Spread.of")
+        if not deviation > _NARROWEST * max(abs(mean), 1e-290):
+            if -16 <= mean <= 7:
+                return cls()
+            deviation = max(1.6, 1e-3 * abs(mean))
+        step = _round(deviation / _KNOTS_PER_DEVIATION)
+        lower = math.floor((max(least, mean - 8 * deviation) - 2 * deviation) / step)
+        upper = math.ceil((min(most, mean + 8 * deviation) + 2 * deviation) / step)
+        digits = max(0, -math.floor(math.log10(step)))
+        return cls(round(lower * step, digits), round(upper * step, digits), step)
 
     @property
     def buckets(self) -> int:
@@ -94,6 +168,7 @@ class Grid:
         >>> Grid(lower=0, upper=2, step=1).place(np.array([-5.0, 0.5])).tolist()
         [1.0, 1.5]
         """
+        _check_floats(x)
         scale, shift, end = 1 / self.step, 1 - self.lower / self.step, float(self.buckets)
         if isinstance(x, np.ndarray):
             place = x * x.dtype.type(scale)
@@ -121,3 +196,38 @@ class Grid:
             fraction, bucket = np.modf(place)
             return np.nan_to_num(bucket, copy=False, nan=1.0).astype(np.int32), fraction
         return place.int().clamp_(1, self.buckets - 1), place.frac_()  # this clamp is for NaN, which has no integer
+
+
+def _round(value: float) -> float:
+    """The nearest of 1, 2 and 5 times a power of ten, by ratio.
+
+    >>> [_round(value) for value in (0.19, 3.4, 0.0072)]
+    [0.2, 5.0, 0.01]
+    """
+    power = 10.0 ** math.floor(math.log10(value))
+    nearest = min((1.0, 2.0, 5.0, 10.0), key=lambda digit: abs(math.log(value / power / digit)))
+    return float(f"{nearest * power:.0e}")
+
+
+def grid_or(grid: Grid | None, default: Grid | None = None) -> Grid:
+    """The grid that was given, or the default for None.
+
+    >>> grid_or(None).buckets
+    126
+    >>> grid_or(0.2)
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: grid: expected a Grid, got 0.2; use Grid(lower=..., upper=..., step=...)
+    """
+    if grid is None:
+        return Grid() if default is None else default
+    return instance("grid", grid, Grid, advice="use Grid(lower=..., upper=..., step=...)")
+
+
+def _check_floats(x: Any) -> None:
+    """Raise unless this is an array or a tensor of floats: integers would be rounded to whole steps."""
+    tensor = hasattr(x, "is_floating_point")
+    floating = x.is_floating_point() if tensor else isinstance(x, np.ndarray) and x.dtype.kind == "f"
+    if not floating:
+        got = f"{x.dtype} values" if hasattr(x, "dtype") else shown(x)
+        raise InputError(f"x: expected an array or a tensor of floats, got {got}; convert it to floats")

@@ -79,6 +79,7 @@ def write_logs(folder: Path) -> list[str]:
     """Odd logs in a folder; returns their names."""
     good = good_log()
     pq.write_table(good, folder / "good.parquet")
+    pq.write_table(good.slice(0, ROWS // 2), folder / "half.parquet")
     pq.write_table(good.slice(0, 0), folder / "no_rows.parquet")
     pq.write_table(good.slice(0, 1), folder / "one_row.parquet")
     for name, column, values in odd_columns():
@@ -116,10 +117,11 @@ def commands(logs: list[str]) -> list[list[str]]:
         ["diagnose", "LOG", "--label", "click"],
         ["diagnose", "LOG", "--label", "click", "--features", "feature_*"],
         ["export", "LOG"],
+        ["show", "LOG"],
         ["compare", "curves.parquet", "LOG"],
         ["score", "LOG", "--features", "feature_*", "--model", "LOG"],
         ["train", "LOG", "--features", "feature_*", "--contexts", "position:5", "--epochs", "1"],
-        ["update", "LOG", "good.parquet", "--curves", "curves.parquet"],
+        ["update", "LOG", "half.parquet", "--curves", "curves.parquet"],
     )
     for shape, log in itertools.product(shapes, logs):
         found.append([log if word == "LOG" else word for word in shape])
@@ -132,7 +134,8 @@ def commands(logs: list[str]) -> list[list[str]]:
         "--negative-rate": ["0", "-1", "2", "nan", "device", "1e-300", "prob"],
         "--on-bad-rows": ["", "ignore"],
         "--out": ["", ".", "/", "no/where.parquet", "good.parquet", "a" * 300, "x\0y"],
-        "--keep": ["0", "-1", "nan", "inf", "x"],
+        "--keep": ["0", "-1", "2", "nan", "inf", "x"],
+        "--id": ["", "2026-11-16", "\x1b[2J"],
         "--level": ["0", "1", "nan", "-3"],
         "--tolerance": ["-1", "nan", "inf"],
         "--top": ["0", "-5", "x"],
@@ -155,7 +158,7 @@ def commands(logs: list[str]) -> list[list[str]]:
         ["apply", "good.parquet"],
         ["check", "good.parquet"],
         ["report", "good.parquet"],
-        ["update", "sums.parquet", "good.parquet"],
+        ["update", "sums.parquet", "half.parquet"],
         ["compare", "curves.parquet", "curves.parquet"],
         ["export", "curves.parquet", "--out", "x.sql"],
         ["train", "good.parquet", "--contexts", "position:5", "--features", "feature_*", "--epochs", "1"],

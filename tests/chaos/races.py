@@ -54,13 +54,15 @@ def campaign(races: int) -> Counter[str]:
     found = Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for day in range(3):
-            write_day(folder / f"{day}.parquet", day)
+        write_day(folder / "0.parquet", 0)
         fit = isolayer("fit", "0.parquet", "--scale", "prob", "--sums", "sums.parquet", folder=folder)
         assert ended(fit) == 0
-        for _ in range(races):
+        for race in range(races):
+            days = 2 * race + 1, 2 * race + 2
+            for day in days:
+                write_day(folder / f"{day}.parquet", day)
             before = Histogram.load(folder / "sums.parquet").rows
-            running = [isolayer("update", "sums.parquet", f"{day}.parquet", folder=folder) for day in (1, 2)]
+            running = [isolayer("update", "sums.parquet", f"{day}.parquet", folder=folder) for day in days]
             codes = [ended(one) for one in running]
             sums = Histogram.load(folder / "sums.parquet")
             Curves.load(folder / "curves.parquet").check_sums(sums)

@@ -20,7 +20,7 @@ isolayer_rows AS (
     CAST(1E0 * CASE WHEN regexp_full_match(typeof(isolayer_source."score"), '^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|"NULL"|FLOAT|DOUBLE)$') THEN isolayer_source."score" ELSE error('column score: expected numbers, got ' || typeof(isolayer_source."score") || '; convert it') END AS DOUBLE) AS isolayer_score,
     CASE WHEN regexp_full_match(typeof(isolayer_source."device"), '^(VARCHAR|ENUM.*|"NULL")$') THEN isolayer_source."device" ELSE error('context device: expected strings as when fitted, got ' || typeof(isolayer_source."device") || '; convert the column') END AS isolayer_context_1,
     CASE WHEN regexp_full_match(typeof(isolayer_source."position"), '^(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|"NULL"|FLOAT|DOUBLE)$') THEN isolayer_source."position" ELSE error('context position: expected integers as when fitted, got ' || typeof(isolayer_source."position") || '; convert the column') END AS isolayer_context_2
-  FROM logs AS isolayer_source
+  FROM (SELECT COLUMNS('^(?:id|score|device|position)$') FROM logs) AS isolayer_source
 ),
 isolayer_marked AS (
   SELECT

@@ -7,6 +7,7 @@ import typer
 from isolayer.cli.calibration import apply, export, fit, update
 from isolayer.cli.debiasing import demo, diagnose, simulate, train
 from isolayer.cli.scoring import score
+from isolayer.cli.showing import show
 from isolayer.cli.verdicts import check, compare, report
 
 app = typer.Typer(
@@ -14,8 +15,8 @@ app = typer.Typer(
     help="""Calibrate and debias the scores of ranking systems.
 
     `isolayer demo` shows everything at work. A log with scores: fit a calibrator, look at it by report, use it by apply
-    or export, watch it by check, add days by update. A log without scores: train a ranker, then score the log. No log:
-    simulate one.
+    or export, watch it by check, add days by update, see what it remembers by show. A log without scores: train a
+    ranker, then score the log. No log: simulate one.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -25,7 +26,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(demo, simulate, diagnose, train, score),
-    *(fit, report, apply, export, check, update, compare),
+    *(fit, report, apply, export, check, update, compare, show),
 )
 for _command in COMMANDS:
     app.command()(_command)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from isolayer.cli.columns import SCORES, column, distinct, names
+from isolayer.cli.clusters import Cluster, Date
+from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
+from isolayer.cli.fields import field_options, terms_figures, with_terms
 from isolayer.cli.files import check_output, save_all
+from isolayer.cli.holdout import Part
 from isolayer.cli.logs import Json, Log, read
-from isolayer.cli.output import show
+from isolayer.cli.output import note, show
+from isolayer.cli.provenance import Id, days_with, days_without, ids_of, remembered
+from isolayer.cli.rows import check_format, counts, write
 from isolayer.cli.sums import (
     BadRows,
     Contexts,
     CurvesFile,
+    GridOption,
     Label,
     Missing,
     Rate,
@@ -23,12 +30,16 @@ from isolayer.cli.sums import (
     Scale,
     Score,
     Weight,
+    WeightKind,
+    grid_of,
     histogram_of_log,
     load,
+    noted,
     quality,
     sizes,
 )
 from isolayer.curves.curves import Curves
+from isolayer.curves.summary import falling
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.storage import locked, whole_file
@@ -40,12 +51,28 @@ def fit(
     score: Score = None,
     label: Label = None,
     contexts: Contexts = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns that correct the score, crossed: comma-separated, or all for every other column."),
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out of --fields all.")] = None,
     weight: Weight = None,
+    weight_kind: WeightKind = "frequency",
+    monotone: Annotated[
+        bool, typer.Option(help="Curves never decrease; --no-monotone fits scores whose rate falls somewhere.")
+    ] = True,
     scale: Scale = None,
     negative_rate: Rate = None,
+    grid: GridOption = "auto",
     sums: Annotated[
         Path | None, typer.Option(help="Also write the sums of this log, to which `update` adds days.")
     ] = None,
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="Share of the rows to leave out and judge on: the latest days with --date, else clusters."),
+    ] = None,
+    cluster: Cluster = None,
+    date: Date = None,
     on_bad_rows: BadRows = "error",
     missing: Missing = "error",
     json: Json = False,
@@ -55,6 +82,14 @@ def fit(
     Only sums leave the engine that reads the log. Without --contexts there is one curve for all rows. With --contexts
     platform,position there is one curve per platform, shrunk towards that of all rows, and one per position on each
     platform, shrunk towards that of the platform.
+
+    With --fields device,hour,country each of these columns corrects the curve by its value, and combinations of them
+    are found by their evidence; text, numbers, dates and missing values are handled by their type. The corrections are
+    fitted to rows, a sample of a million if there are more.
+
+    With --holdout 0.2 a fifth of the rows is left out, and the calibrator is judged on them: the latest days if --date
+    is given, else the clusters of --cluster, else rows by a hash of their score. `isolayer report --held-out` shows it
+    on the same rows later.
 
     For a log without scores, run `isolayer train` and `isolayer score` first. Afterwards, `isolayer report` shows the
     fit, `isolayer apply` and `isolayer export` use it, and `isolayer check` watches it.
@@ -70,12 +105,27 @@ def fit(
         raise InputError(f"--sums: expected another file than --out, got {str(sums)!r} for both; rename one")
     table = read(log)
     by = distinct(names(contexts, table.columns), "--contexts")
-    histogram, used = histogram_of_log(
-        Rows(log, table, score, label, weight, scale, negative_rate, on_bad_rows, missing), by
-    )
+    rows = Rows(log, table, score, label, weight, scale, negative_rate, on_bad_rows, missing, weight_kind)
+    rows = replace(rows, grid=grid_of(grid))
+    if fields and holdout is not None:
+        raise InputError(
+            "--holdout: expected no --fields, whose terms sums cannot judge, got both; fit on earlier days and judge "
+            "by `isolayer report` on a later log"
+        )
+    part = None if holdout is None else Part.of(rows, holdout, cluster, date)
+    histogram, used = histogram_of_log(rows if part is None else replace(rows, table=part.fitted), by)
     _refuse_one_class(histogram)
-    curves = IsotonicCalibrator(by, scale=used).fit_histogram(histogram).curves_
-    figures = {**quality(curves, histogram), "written": out}
+    kind = histogram.source["weight_kind"]
+    calibrator = IsotonicCalibrator(by, scale=used, weight_kind=kind, monotone=monotone)
+    with noted():
+        curves = calibrator.fit_histogram(histogram).curves_
+    _note_fall(curves)
+    base, crossed = curves, field_options(fields, exclude, list(table.columns), histogram, by)
+    if crossed:
+        curves = with_terms(curves, table if part is None else part.fitted, histogram, crossed, missing)
+    curves = remembered(curves, files=ids_of(log), holdout=None if part is None else part.rule)
+    judged = {} if part is None else part.judged(rows, curves)
+    figures = {**quality(base, histogram), **terms_figures(curves), **judged, "written": out}
     save_all(dict(zip(files.values(), (curves, histogram), strict=False)))
     show(figures, as_json=json)
 
@@ -83,23 +133,37 @@ def fit(
 def apply(
     log: Log,
     curves: CurvesFile = Path("curves.parquet"),
-    out: Annotated[Path, typer.Option(help="Where to write the rows, as Parquet.")] = Path("calibrated.parquet"),
+    out: Annotated[
+        Path, typer.Option(help="Where to write the rows: a name ending in .parquet, .csv, .csv.gz or .ndjson.")
+    ] = Path("calibrated.parquet"),
     score: Score = None,
     column_name: Annotated[str, typer.Option("--column", help="Name of the new column.")] = "calibrated_prob",
+    allow_nulls: Annotated[
+        bool, typer.Option("--allow-nulls", help="Write rows that get no probability too, with a null.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Add a column of calibrated probabilities to a log. Rows never leave the engine that reads them.
 
+    A row whose score is missing or not finite, or outside [0, 1] if scores are probabilities, gets none. If there are
+    such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given.
+
     Example: isolayer apply 'today/*.parquet' --curves curves.parquet --score prob --out calibrated.parquet
     """
     check_output(out, "--out", log, curves)
+    check_format(out)
     table, fitted = read(log), load(curves)
-    name = column(score, "--score", SCORES, table.columns, log)
+    given = fitted_column(score, "--score", fitted.score_name, table.columns)
+    name = column(given, "--score", SCORES, table.columns, log)
     rows = fitted.apply_table(table, score=name, prob=column_name)
-    count = table.count().to_pyarrow().as_py()
-    with whole_file(out) as part:
-        rows.to_parquet(part)
-    show({"rows": count, "column": column_name, "written": out}, as_json=json)
+    count, nulls = counts(rows, column_name)
+    if nulls and not allow_nulls:
+        raise InputError(
+            f"log: expected scores that can be used in {name!r}, got {nulls} of {count} rows without a probability; "
+            "correct them, or write them with a null by --allow-nulls"
+        )
+    write(rows, out)
+    show({"rows": count, "nulls": nulls, "column": column_name, "written": out}, as_json=json)
 
 
 def update(
@@ -110,8 +174,9 @@ def update(
     label: Label = None,
     weight: Weight = None,
     negative_rate: Rate = None,
-    keep: Annotated[float, typer.Option(help="Weight of the days so far: 0.5 counts them half.")] = 1.0,
+    keep: Annotated[float, typer.Option(help="Weight of the days so far, in (0, 1]: 0.5 counts them half.")] = 1.0,
     remove: Annotated[bool, typer.Option("--remove", help="Take the day out again instead.")] = False,
+    day_id: Id = None,
     on_bad_rows: BadRows = "error",
     missing: Missing = "error",
     json: Json = False,
@@ -121,12 +186,17 @@ def update(
     Both files, the sums and the calibrator, are replaced together; if something is wrong, neither is. Two updates of
     the same files wait for each other. Give the day the same --weight and --negative-rate as the days before.
 
+    A day is added once: the calibrator remembers the content of its files, and the --id if there is one, and refuses
+    the day with code 2 if it comes again, so that a job can be repeated. A day without usable rows is refused too.
+
     Example: isolayer update sums.parquet today.parquet --curves curves.parquet --keep 0.9
     """
     from isolayer.calibrator import IsotonicCalibrator
 
-    if not 0 < keep < np.inf:
-        raise InputError(f"--keep: expected a positive number, got {keep}; 1 keeps the days so far, 0.5 forgets half")
+    if not 0 < keep <= 1:
+        raise InputError(f"--keep: expected a share in (0, 1], got {keep}; 1 keeps the days so far, 0.5 forgets half")
+    if day_id == "":
+        raise InputError("--id: expected a name, got ''; give the day, such as 2026-11-16, or leave out --id")
     for path, option in ((sums, "SUMS"), (curves, "--curves")):
         check_output(path, option, log)
     table = read(log)
@@ -134,16 +204,29 @@ def update(
         old, before = Histogram.load(sums), load(curves)
         _refuse_strangers(old, before, curves)
         before.check_sums(old)
+        before.refuse_terms("update")
+        days = (days_without if remove else days_with)(before, log, day_id)
+        kind = old.source.get("weight_kind", "frequency")
+        score = fitted_column(score, "--score", before.score_name, table.columns)
+        label = fitted_column(label, "--label", before.label_name, table.columns)
         day, _ = histogram_of_log(
-            Rows(log, table, score, label, weight, before.scale, negative_rate, on_bad_rows, missing), old.contexts
+            Rows(
+                log, table, score, label, weight, before.scale, negative_rate, on_bad_rows, missing, kind, grid=old.grid
+            ),
+            old.contexts,
         )
+        if day.rows == 0:
+            raise InputError(f"log: expected usable rows, got none in {log!r}; check that the day was written")
         kept = old if keep == 1 else old.scaled(keep)
         total = kept.subtract(day) if remove else kept.merge(day)
-        calibrator = IsotonicCalibrator(old.contexts, scale=before.scale)
-        fitted = calibrator.fit_histogram(total).curves_
+        calibrator = IsotonicCalibrator(old.contexts, scale=before.scale, weight_kind=kind, monotone=before.monotone)
+        with noted():
+            fitted = calibrator.fit_histogram(total).curves_
+        fitted = remembered(fitted, files=days)
         change = float(np.max(before.compare(fitted)["largest"]))
         figures = {**quality(fitted, total), "largest_change": change, "written": curves}
         save_all({sums: total, curves: fitted})
+    _note_fall(fitted)
     show(figures, as_json=json)
 
 
@@ -161,7 +244,7 @@ def export(
     """
     fitted, kind = load(curves, "curves"), Path(out).suffix
     if out == "-":
-        print(fitted.to_sql(dialect))
+        print(fitted.to_sql(dialect, score=fitted.score_name or "score"))
         return
     if kind not in (".onnx", ".sql", ".parquet"):
         raise InputError(f"--out: expected a name ending in .onnx, .sql or .parquet, got {out!r}; rename it")
@@ -169,12 +252,19 @@ def export(
     if kind == ".onnx":
         fitted.to_onnx(out)
     elif kind == ".sql":
-        statement = fitted.to_sql(dialect) + "\n"
+        statement = fitted.to_sql(dialect, score=fitted.score_name or "score") + "\n"
         with whole_file(out) as part:
             part.write_text(statement)
     else:
         fitted.save(out)
     show({**sizes(fitted), "written": out}, as_json=json)
+
+
+def _note_fall(curves: Curves) -> None:
+    """Say where the rate falls as the score rises, if it does."""
+    found = falling(curves)
+    if found is not None:
+        note(found.replace("monotone=False", "--no-monotone"))
 
 
 def _refuse_strangers(sums: Histogram, curves: Curves, path: Path) -> None:

@@ -44,6 +44,22 @@ def column(given: str | None, option: str, usual: Sequence[str], columns: Sequen
     raise InputError(f"{option}: expected one obvious column, got {got}; {_remedy(option, found, columns, log)}")
 
 
+def fitted_column(given: str | None, option: str, fitted: str | None, columns: Sequence[str]) -> str | None:
+    """The column an option names, or else the one that the calibrator was fitted on, if it knows.
+
+    >>> fitted_column(None, "--score", "model_prob", ["score", "model_prob"])
+    'model_prob'
+    """
+    if given is not None or fitted is None:
+        return given
+    if fitted not in columns:
+        raise InputError(
+            f"{option}: expected the column that was fitted, {fitted!r}, got a log with {', '.join(columns)}; name the "
+            f"column that holds the same: {option} {columns[0] if columns else 'NAME'}"
+        )
+    return fitted
+
+
 def _remedy(option: str, found: Sequence[str], columns: Sequence[str], log: str) -> str:
     """What to type: the name of a column or, in a log without scores, the commands that add them."""
     if found:

@@ -169,33 +169,26 @@ def train(
     if out.is_file():
         raise InputError(f"--out: expected a folder, got the file {str(out)!r}; name another")
     columns = matching(features, _columns(logs))
-    torch = need("torch")
     training, heads = need("isolayer.training.train"), need("isolayer.debias.heads")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it lists devices and advertises products
-    torch.manual_seed(seed)
+    need("torch").manual_seed(seed)
     backbone = _backbone(len(columns), widths)
     model = heads.DualHead(backbone, width=widths[-1], tasks=labels, contexts=sizes, anchor=anchor, **factors)
     fit = training.Fit(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
-    trained = training.train(
-        model, logs, features=columns, tasks=labels, contexts=list(sizes), folder=out, fit=fit, start=start
-    )
-    if os.environ.get("RANK", "0") != "0":  # under torchrun one process speaks for all
+    asked = {"features": columns, "tasks": labels, "contexts": list(sizes)}
+    _show_trained(training.train(model, logs, **asked, folder=out, fit=fit, start=start), logs[0], as_json=json)
+
+
+def _show_trained(trained: Any, log: Path, *, as_json: bool) -> None:
+    """What training wrote, and the command that comes next; under torchrun one process speaks for all."""
+    if os.environ.get("RANK", "0") != "0":
         return
-    show(
-        {
-            "held_out_loss": trained.held_out_loss,
-            "epochs": trained.epochs,
-            "checkpoint": trained.checkpoint,
-            "weights": trained.weights,
-            "curves": trained.curves,
-            "serving": trained.serving,
-        },
-        as_json=json,
-    )
+    shown = ("held_out_loss", "epochs", "checkpoint", "weights", "curves", "serving")
+    show({name: getattr(trained, name) for name in shown}, as_json=as_json)
     if trained.serving is None:
         note("no ONNX model was written: pip install 'isolayer[onnx]'")
     else:
-        next_step("score", logs[0], "--model", trained.serving)
+        next_step("score", log, "--model", trained.serving)
 
 
 def _columns(logs: list[Path]) -> list[str]:

@@ -44,32 +44,44 @@ def run(folder: str | Path = "demo", *, quick: bool = False) -> dict[str, Any]:
     train_log, calibration_log, test_log = (feed.log(sessions, seed=seed) for seed in (1, 2, 3))
     write_log(train_log, folder / "log.parquet")
     say.print("[2/5] three rankers learn clicks from that log")
-    ndcg, probs = {}, {}
+    ndcg = dict[str, float]()
     for name, model in models(train_log["features"].shape[1]).items():
         say.print(f"      {name}")
         trained = fitted(model, folder / "log.parquet", folder / "models" / name.replace(" ", "-"), quick=quick)
-        serving = trained.serving().eval()
-        with torch.no_grad():
-            served = serving(torch.from_numpy(test_log["features"]))
-            probs[name] = serving(torch.from_numpy(calibration_log["features"]))["click_prob"].numpy()
-        ndcg[name] = metrics.ndcg(test_log["grade"], served["click"].numpy(), test_log["session"])
-        test_prob = served["click_prob"].numpy().astype(np.float64)
-    say.print("[3/5] a calibrator: one curve a device and position, fitted in the log's own engine")
-    log = {name: calibration_log[name] for name in ("device", "position", "click")}
-    log = {**log, "prob": probs["dual head"].astype(np.float64)}
-    pq.write_table(pa.table(log), folder / "scored.parquet")
-    calibrator = IsotonicCalibrator(("device", "position"), scale="prob")
-    calibrator.fit_table(folder / "scored.parquet", score="prob", label="click")
+        served, calibration = (_served(trained, log) for log in (test_log, calibration_log))
+        ndcg[name] = metrics.ndcg(test_log["grade"], served["click"], test_log["session"])
+    say.print("[3/5] a calibrator of the last one: one curve per device and position, fitted in the log's own engine")
+    calibrator = _calibrated(calibration_log, calibration["click_prob"], folder / "scored.parquet")
     say.print("[4/5] the same curves as Parquet, ONNX and SQL")
     calibrator.curves_.save(folder / "curves.parquet")
     calibrator.curves_.to_onnx(folder / "curves.onnx")
     (folder / "curves.sql").write_text(calibrator.curves_.to_sql("duckdb") + "\n")
     say.print("[5/5] a page about them, on rows that neither the ranker nor the calibrator has seen")
-    today = {"prob": test_prob} | {name: test_log[name] for name in ("device", "position", "click")}
+    today = _scored(test_log, served["click_prob"])
     write(folder / "report.html", today, calibrator.curves_, score="prob", label="click", title="A calibrated feed")
     figures = {"ndcg": ndcg, **before_and_after(calibrator, today)}
     tell(figures, folder)
     return figures
+
+
+def _served(model: Any, log: Columns) -> dict[str, NDArray[Any]]:
+    """What a trained model serves for the rows of a log."""
+    with torch.no_grad():
+        return {
+            name: value.numpy() for name, value in model.serving().eval()(torch.from_numpy(log["features"])).items()
+        }
+
+
+def _scored(log: Columns, prob: NDArray[Any]) -> Columns:
+    """The columns that a calibrator needs."""
+    return {"prob": prob.astype(np.float64)} | {name: log[name] for name in ("device", "position", "click")}
+
+
+def _calibrated(log: Columns, prob: NDArray[Any], path: Path) -> IsotonicCalibrator:
+    """A calibrator fitted to a log of probabilities, which is written as a file first."""
+    pq.write_table(pa.table(dict(_scored(log, prob))), path)
+    calibrator = IsotonicCalibrator(("device", "position"), scale="prob")
+    return calibrator.fit_table(path, score="prob", label="click")
 
 
 def models(features: int) -> dict[str, nn.Module]:

@@ -34,24 +34,33 @@ def read(log: str) -> Any:
     if log == "-":
         return _in_memory(sys.stdin.buffer, "standard input")
     if "://" in log:
-        return _table(log, Path(log.split("?")[0]).suffix.lower())
+        return _table(log, _kind(log.split("?")[0]))
     path = Path(log)
     if path.exists() and not path.is_file() and not path.is_dir():
         if not (path.is_fifo() or path.resolve() == Path("/dev/stdin").resolve()):
             raise InputError(f"log: expected a file, a folder or a pipe, got the device {log!r}; name a file")
         with path.open("rb") as pipe:
             return _in_memory(pipe, f"the pipe {log}")
-    return _table(pattern_of(log, "log"), path.suffix.lower())
+    return _table(pattern_of(log, "log"), _kind(log))
+
+
+def _kind(name: str) -> str:
+    """How a name ends, compression aside.
+
+    >>> _kind("logs/Day.CSV.gz"), _kind("day.parquet")
+    ('.csv', '.parquet')
+    """
+    return Path(name.lower().removesuffix(".gz")).suffix
 
 
 def _table(pattern: str, kind: str) -> Any:
-    from isolayer.tables.sources import engine
+    from isolayer.tables.sources import engine, read_parquet
 
     if kind in (".csv", ".tsv"):
         return engine().read_csv(pattern)
     if kind in (".json", ".ndjson", ".jsonl"):
         return engine().read_json(pattern)
-    return engine().read_parquet(pattern)
+    return read_parquet(pattern)
 
 
 def _in_memory(stream: BinaryIO, name: str) -> Any:

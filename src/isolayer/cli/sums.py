@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from isolayer.cli.clusters import GROUPS, NAME
 from isolayer.cli.columns import LABELS, SCORES, column, scale_of
 from isolayer.cli.columns import Scale as ScoreScale
 from isolayer.cli.output import note
 from isolayer.curves.curves import Curves
+from isolayer.curves.fit_checks import ScoresLookLikeProbs
 from isolayer.errors import InputError
+from isolayer.fitting.evidence import WeightsAreNotCounts
 from isolayer.fitting.histogram import Histogram
+from isolayer.grid import Grid
 
 CurvesFile = Annotated[Path, typer.Option("--curves", help="The calibrator, as `fit` wrote it.")]
 Score = Annotated[str | None, typer.Option(help="Column of scores; guessed if one has a usual name, such as prob.")]
@@ -22,7 +28,13 @@ Label = Annotated[
     str | None,
     typer.Option(help="Column of labels, 0 or 1 or between; guessed if one has a usual name, such as click."),
 ]
-Weight = Annotated[str | None, typer.Option(help="Column of weights: a weight of 2 counts as two equal rows.")]
+Weight = Annotated[str | None, typer.Option(help="Column of weights; --weight-kind says what they mean.")]
+WeightKind = Annotated[
+    str,
+    typer.Option(
+        help="What weights mean: frequency, a weight of 2 is the row twice; or importance, how much a row stands for."
+    ),
+]
 Contexts = Annotated[
     list[str] | None,
     typer.Option(help="Context columns, coarse to fine: comma-separated, a JSON list, or the option given repeatedly."),
@@ -33,6 +45,13 @@ Scale = Annotated[
 Rate = Annotated[
     str | None,
     typer.Option(help="Share of negatives that was kept, if they were down-sampled: a number in (0, 1], or a column."),
+]
+GridOption = Annotated[
+    str,
+    typer.Option(
+        "--grid",
+        help="Where the knots of the curves are, in logits: auto, by the spread of the scores, or LOWER,UPPER,STEP.",
+    ),
 ]
 Missing = Annotated[str, typer.Option(help="Missing context values: error, or own for a curve of their own.")]
 BadRows = Annotated[str, typer.Option(help="What to do with rows that cannot be used: error or drop.")]
@@ -58,6 +77,9 @@ class Rows:
     negative_rate: str | None
     on_bad_rows: str
     missing: str = "own"
+    weight_kind: str = "frequency"
+    clustered: bool = False
+    grid: Grid | Literal["auto"] = "auto"
 
 
 def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, ScoreScale]:
@@ -76,16 +98,35 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
     label = column(rows.label, "--label", LABELS, columns)
     weight = None if rows.weight is None else column(rows.weight, "--weight", (), columns)
     rate, scale = _rate(rows.negative_rate, columns), scale_of(rows.scale, score)
-    spec = ColumnSpec(contexts, score, label, weight, scale=scale, negative_rate=rate, missing=rows.missing)
+    kind: Any = rows.weight_kind
+    if kind not in ("frequency", "importance"):
+        raise InputError(f"--weight-kind: expected frequency or importance, got {kind!r}; choose one")
+    settings: dict[str, Any] = {"negative_rate": rate, "missing": rows.missing, "weight_kind": kind}
+    settings |= {"folds": (GROUPS, NAME) if rows.clustered else None}
+    spec = ColumnSpec(contexts, score, label, weight, scale, rows.grid, **settings)
     try:
-        with warnings.catch_warnings():
+        with noted(), warnings.catch_warnings():
             warnings.simplefilter("ignore", RowsDropped)  # printed below
             histogram, dropped = histogram_of(table, spec, on_bad_rows=on_bad_rows)
     except InputError as error:
         raise InputError(_as_typed(str(error), rows.log)) from error
-    for kind, count in dropped.items():
-        note(f"left out: {count} {kind}")
+    for reason, count in dropped.items():
+        note(f"left out: {count} {reason}")
     return histogram, scale
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Turn warnings about scores and weights into notes, in the words of the command line."""
+    with warnings.catch_warnings(record=True) as found:
+        for kind in (WeightsAreNotCounts, ScoresLookLikeProbs):
+            warnings.simplefilter("always", kind)
+        yield
+    for warning in found:
+        if issubclass(warning.category, WeightsAreNotCounts | ScoresLookLikeProbs):
+            note(_as_typed(str(warning.message), ""))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _as_typed(message: str, log: str) -> str:
@@ -94,8 +135,30 @@ def _as_typed(message: str, log: str) -> str:
     >>> _as_typed('leave them out by on_bad_rows="drop". To see some: SELECT 1', "log.csv")
     'leave them out by --on-bad-rows drop. To see some: SELECT 1'
     """
-    message = message.replace('on_bad_rows="drop"', "--on-bad-rows drop").replace('missing="own"', "--missing own")
+    for option, value in (
+        ("on_bad_rows", "drop"),
+        ("missing", "own"),
+        ("weight_kind", "importance"),
+        ("scale", "prob"),
+        ("scale", "logit"),
+    ):
+        message = message.replace(f'{option}="{value}"', f"--{option.replace('_', '-')} {value}")
     return message if log != "-" else message.partition(". To see some:")[0]  # what was piped in cannot be asked again
+
+
+def grid_of(given: str) -> Grid | Literal["auto"]:
+    """The grid that an option describes.
+
+    >>> grid_of("-12,6,0.25")
+    Grid(lower=-12.0, upper=6.0, step=0.25)
+    """
+    if given == "auto":
+        return "auto"
+    try:
+        lower, upper, step = (float(part) for part in given.split(","))
+    except ValueError:
+        raise InputError(f"--grid: expected auto or LOWER,UPPER,STEP, got {given!r}; try --grid=-12,6,0.2") from None
+    return Grid(lower, upper, step)
 
 
 def _rate(given: str | None, columns: list[str]) -> float | str | None:
@@ -115,9 +178,9 @@ def _rate(given: str | None, columns: list[str]) -> float | str | None:
 
 def quality(curves: Curves, histogram: Histogram) -> dict[str, Any]:
     """The size and the log loss of a fit, on the rows it was fitted to."""
-    from isolayer.monitor import check
+    from isolayer.monitor import log_losses
 
-    before, after = check(curves, histogram).log_loss
+    before, after = log_losses(curves, histogram)
     return {"rows": histogram.rows, **sizes(curves), "log_loss_before": before, "log_loss_after": after}
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from isolayer.cli.columns import LABELS, SCORES, column
+from isolayer.cli.checking import judgement_of
+from isolayer.cli.clusters import Cluster, Date, latest_day, with_clusters
+from isolayer.cli.columns import LABELS, SCORES, column, fitted_column
 from isolayer.cli.files import check_output
+from isolayer.cli.judgement import pronounce
 from isolayer.cli.logs import Json, Log, read
-from isolayer.cli.output import note, show, show_table
+from isolayer.cli.output import show
+from isolayer.cli.provenance import HeldOut, fitted_on, judged_rows
+from isolayer.cli.releasing import release_judgement
 from isolayer.cli.sums import BadRows, CurvesFile, Label, Rate, Rows, Score, Weight, histogram_of_log, load
+from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
-
-REFIT = "refit with `isolayer fit`, or add the day with `isolayer update`"
 
 
 def check(
@@ -25,61 +30,101 @@ def check(
     label: Label = None,
     weight: Weight = None,
     negative_rate: Rate = None,
+    cluster: Cluster = None,
+    date: Date = None,
+    held_out: HeldOut = False,
     tolerance: Annotated[float, typer.Option(help="Relative error that is of no consequence.")] = 0.05,
     level: Annotated[float, typer.Option(help="How often a calibrator that holds may be called drifted.")] = 0.05,
+    history: Annotated[
+        Path | None, typer.Option(help="Also add the figures to this history, which `report --history` draws.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many contexts to show, most significant first.")] = 15,
     on_bad_rows: BadRows = "error",
     json: Json = False,
 ) -> None:
-    """Tell whether a calibrator still holds on a new log. Ends with code 1 if some context drifted.
+    """Tell whether a calibrator still holds on a new log. Ends with code 1 if it drifted.
 
-    Shows observed over expected (o over e), by context: above 1 the calibrator predicts too little. A context drifted
-    if that is further from 1 than --tolerance and than chance allows.
+    Shows observed over expected (o over e) for all rows, each group of contexts and each context: above 1 the
+    calibrator predicts too little. The slope is that of the labels over the predictions: below 1 predictions are too
+    extreme. Something drifted if one of the two is further from 1 than --tolerance and than chance allows. P-values are
+    adjusted for the number of tests, and an interval excludes 1 exactly if its p-value is at most --level. Contexts
+    that the calibrator was not fitted on are new, and not judged.
 
-    Example: isolayer check today.parquet --curves curves.parquet --score prob --label click
+    Example: isolayer check today.parquet --curves curves.parquet --score prob --label click --cluster user
     """
-    from isolayer import monitor
+    from isolayer.metrics.history import append_check
+    from isolayer.monitor import check as judge
 
     if not 0 < level < 1:
         raise InputError(f"--level: expected a number between 0 and 1, got {level}; try 0.05")
     _refuse_negative(tolerance, "--tolerance")
+    if history is not None:
+        check_output(history, "--history", log, curves)
     fitted = load(curves)
-    rows = Rows(log, read(log), score, label, weight, fitted.scale, negative_rate, on_bad_rows)
-    histogram, _ = histogram_of_log(rows, fitted.contexts)
-    result = monitor.check(fitted, histogram, level=level, tolerance=tolerance)
-    order = [0, *(1 + np.argsort(result.p_value[1:], kind="stable")).tolist()]
-    table: dict[str, Any] = {name: ["(all)", *(values[order[1:]])] for name, values in result.context.items()}
-    columns = {"rows": "weight", "o_over_e": "ratio", "from": "lower", "to": "upper", "p_value": "p_value"}
-    table |= {name: getattr(result, field)[order] for name, field in columns.items()}
-    show_table(table | {"drifted": result.drifted[order]}, as_json=json, most=top + 1)
-    note("the calibrator holds" if result.holds else f"drifted: {_drifted(result.drifted)}; {REFIT}")
-    if not result.holds:
-        raise typer.Exit(1)
+    table, clusters = with_clusters(judged_rows(read(log), fitted, held_out), cluster, date)
+    score, label = _fitted_columns(score, label, fitted, table)
+    rows = Rows(log, table, score, label, weight, fitted.scale, negative_rate, on_bad_rows, **_as_fitted(fitted))
+    histogram, _ = histogram_of_log(replace(rows, clustered=clusters is not None), fitted.contexts)
+    result = judge(fitted, histogram, level=level, tolerance=tolerance, clustered=bool(np.ptp(histogram.fold)))
+    settings = {"log": log, "curves": curves, "level": level, "tolerance": tolerance, "clusters": clusters}
+    settings |= {"held_out": held_out}
+    seen = not held_out and fitted_on(fitted, log, histogram)
+    judgement = judgement_of(result, settings, None if json else top, seen)
+    if history is not None:
+        append_check(history, {"day": latest_day(table, date), "log": log, **judgement.row()})
+    pronounce(judgement, as_json=json, most=top + 1)
 
 
 def compare(
     old: Annotated[Path, typer.Argument(help="The calibrator in service.")],
     new: Annotated[Path, typer.Argument(help="The one to release.")],
+    log: Annotated[
+        str | None, typer.Option(help="A log that neither was fitted on: is the new one better there?")
+    ] = None,
+    score: Score = None,
+    label: Label = None,
+    weight: Weight = None,
+    negative_rate: Rate = None,
+    cluster: Cluster = None,
+    date: Date = None,
     most: Annotated[
-        float | None, typer.Option(help="Largest change in probability allowed; beyond it, code 1.")
+        float | None,
+        typer.Option(help="Largest change in probability allowed where there are rows, unless it is within the bands."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many contexts to show, largest change first.")] = 15,
+    on_bad_rows: BadRows = "error",
     json: Json = False,
 ) -> None:
-    """How far a new release moves probabilities, by context. With --most, ends with code 1 beyond it.
+    """How far a new release moves probabilities, by context, and whether it is better on a log.
+
+    Changes are measured where there are rows. A change is certain if the bands of both releases do not meet. With
+    --most, ends with code 1 if a certain change is larger. With --log, shows log loss and observed over expected of
+    both, with intervals of the paired difference, and ends with code 1 if the new one is worse beyond chance.
 
     Example: isolayer compare yesterday.parquet today.parquet --most 0.02
+
+    Example: isolayer compare old.parquet new.parquet --log today.parquet --cluster user
     """
+    from isolayer.monitor import compare_on_log
+
     if most is not None:
         _refuse_negative(most, "--most")
-    change = load(old, "old").compare(load(new, "new"))
-    order = np.argsort(-np.asarray(change["largest"], np.float64), kind="stable")
-    show_table({name: list(values[order]) for name, values in change.items()}, as_json=json, most=top)
-    largest = float(np.nanmax(np.asarray(change["largest"], np.float64)))
-    note(f"largest change: {largest:.4g}")
-    if most is not None and largest > most:
-        note(f"beyond --most {most}")
-        raise typer.Exit(1)
+    one, two = load(old, "old"), load(new, "new")
+    settings: dict[str, Any] = {"old": old, "new": new, "log": log, "most": most, "clusters": None}
+    found = None
+    if log is not None:
+        if one.scale != two.scale:
+            raise InputError(f"compare: expected one scale of scores, got {one.scale} and {two.scale}; refit one")
+        table, settings["clusters"] = with_clusters(read(log), cluster, date)
+        score, label = _fitted_columns(score, label, one, table)
+        rows = Rows(log, table, score, label, weight, one.scale, negative_rate, on_bad_rows, **_as_fitted(one))
+        contexts = tuple(dict.fromkeys([*one.contexts, *two.contexts]))
+        histogram, _ = histogram_of_log(replace(rows, clustered=settings["clusters"] is not None), contexts)
+        found = compare_on_log(one, two, histogram, clustered=bool(np.ptp(histogram.fold)))
+    alike = one.contexts == two.contexts
+    change = one.compare(two) if alike or log is None or most is not None else None
+    seen = log is not None and (fitted_on(one, log) or fitted_on(two, log))
+    pronounce(release_judgement(change, found, settings, seen), as_json=json, most=top)
 
 
 def report(
@@ -89,8 +134,15 @@ def report(
     score: Score = None,
     label: Label = None,
     weight: Weight = None,
-    date: Annotated[str | None, typer.Option(help="Column of days, for the picture over time.")] = None,
+    date: Annotated[
+        str | None, typer.Option(help="Column of days, for the picture over time; a day counts as a cluster.")
+    ] = None,
+    cluster: Cluster = None,
+    held_out: HeldOut = False,
     bias: Annotated[Path | None, typer.Option(help="Curves of a debiased model, as `train` wrote them.")] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="A history of checks, as `check --history` keeps it, to draw by day.")
+    ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
@@ -103,7 +155,9 @@ def report(
     from isolayer.report import write
 
     check_output(out, "--out", log, curves, *([bias] if bias else []))
-    table, fitted = read(log), load(curves)
+    fitted = load(curves)
+    table = judged_rows(read(log), fitted, held_out)
+    score, label = _fitted_columns(score, label, fitted, table)
     score_name = column(score, "--score", SCORES, table.columns, log)
     label_name = column(label, "--label", LABELS, table.columns)
     write(
@@ -114,23 +168,28 @@ def report(
         label=label_name,
         weight=None if weight is None else column(weight, "--weight", (), table.columns),
         date=None if date is None else column(date, "--date", (), table.columns),
+        cluster=None if cluster is None else column(cluster, "--cluster", (), table.columns),
         bias=None if bias is None else load(bias, "--bias"),
         title=title,
+        in_sample=not held_out and fitted_on(fitted, log),
+        history=history,
     )
     show({"rows": table.count().to_pyarrow().as_py(), "written": out}, as_json=json)
+
+
+def _fitted_columns(score: str | None, label: str | None, curves: Curves, table: Any) -> tuple[str | None, str | None]:
+    """The score and label columns that were asked for, or else those of the fit."""
+    return (
+        fitted_column(score, "--score", curves.score_name, table.columns),
+        fitted_column(label, "--label", curves.label_name, table.columns),
+    )
+
+
+def _as_fitted(curves: Curves) -> dict[str, Any]:
+    """How the rows of curves are to be read: on their grid, with weights that mean what they meant in the fit."""
+    return {"grid": curves.grid, "weight_kind": curves.source.get("weight_kind", "frequency")}
 
 
 def _refuse_negative(value: float, option: str) -> None:
     if not value >= 0:
         raise InputError(f"{option}: expected a number of at least 0, got {value}; try 0.05")
-
-
-def _drifted(drifted: Any) -> str:
-    """Which drifted, of flags of which the first is of all rows and the others, if any, of contexts.
-
-    >>> _drifted(np.array([True])), _drifted(np.array([False, True, False]))
-    ('all rows together', '1 of 2 contexts')
-    """
-    count = int(drifted[1:].sum())
-    parts = [f"{count} of {len(drifted) - 1} contexts"] * (count > 0) + ["all rows together"] * bool(drifted[0])
-    return " and ".join(parts)

@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
-from isolayer.curves.evaluation import prob_of
+from isolayer.curves.evaluation import evaluate, prob_of
 from isolayer.errors import InputError
+from isolayer.grid import Grid
+
+LEVEL = 0.05  # how often some context of a depth may show a certain change where nothing moved
 
 
 def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
     """How far the second release moves the probabilities of each context.
 
     Changes are measured at the knots where either release has rows of the context, each release with the curve it would
-    serve: a context that only one of them has is served by its ancestor in the other.
+    serve: a context that only one of them has is served by its ancestor in the other. A change is certain where the
+    bands of the two releases do not meet. Their level is such that among all contexts of a depth a quiet day has a
+    certain change with probability ``LEVEL`` at most.
 
     Returns:
         Columns, one entry per context of either: ``depth``, the context columns (None below their depth), ``largest``
-        and ``average`` (weighted by rows) change in probability, and ``weight``.
+        change in probability, ``certain``, the largest that is certain (0 if none is), ``average`` change and
+        ``shift``, the average with its sign (both weighted by rows), and ``weight``.
 
     >>> from isolayer.grid import Grid
     >>> compare(Curves.identity(Grid()), Curves.identity(Grid()))["largest"].tolist()
     [0.0]
     """
-    if (one.contexts, one.scale, one.grid) != (two.contexts, two.scale, two.grid):
+    for curves in (one, two):
+        curves.refuse_terms("compare")
+    if (one.contexts, one.scale) != (two.contexts, two.scale):
         raise InputError(
-            "compare: expected curves with the same contexts, scale and grid, got "
-            f"{one.contexts}, {one.scale}, {one.grid} and {two.contexts}, {two.scale}, {two.grid}; "
-            "refit one of them"
+            "compare: expected curves with the same contexts and scale, got "
+            f"{one.contexts}, {one.scale} and {two.contexts}, {two.scale}; refit one of them"
         )
+    two = on_grid(two, one.grid)
     tables = [_at_depth(one, two, depth) for depth in range(len(one.contexts) + 1)]
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def on_grid(curves: Curves, grid: Grid) -> Curves:
+    """The curves read at the knots of another grid; the weight of each knot goes to the two nearest new ones."""
+    if curves.grid == grid:
+        return curves
+    rows, knots = np.arange(len(curves.values))[:, None], grid.knots[1:]
+    shape = (len(rows), len(knots))
+    row, at = np.broadcast_to(rows, shape).ravel(), np.broadcast_to(knots, shape).ravel()
+    variance = evaluate(curves.variance, row, at, curves.grid, "clip").reshape(shape)
+    place = np.clip((curves.grid.knots[1:] - grid.lower) / grid.step, 0, len(knots) - 1)
+    left = np.minimum(place.astype(np.int64), len(knots) - 2)
+    spread = np.zeros((len(place), len(knots)))
+    spread[np.arange(len(place)), left] = 1 - (place - left)
+    spread[np.arange(len(place)), left + 1] += place - left
+    values = curves.evaluate(row, at).reshape(shape)
+    return replace(curves, grid=grid, values=values, variance=variance, knot_weight=curves.knot_weight @ spread)
 
 
 def _at_depth(one: Curves, two: Curves, depth: int) -> dict[str, NDArray[Any]]:
@@ -49,14 +76,23 @@ def _at_depth(one: Curves, two: Curves, depth: int) -> dict[str, NDArray[Any]]:
     rows_one, rows_two = one.rows_of(union, rows, depth=depth), two.rows_of(union, rows, depth=depth)
     own = [np.where(row >= curves.starts[depth], 1.0, 0.0) for curves, row in ((one, rows_one), (two, rows_two))]
     weights = one.knot_weight[rows_one] * own[0][:, None] + two.knot_weight[rows_two] * own[1][:, None]
-    change = np.abs(prob_of(one.values[rows_one]) - prob_of(two.values[rows_two]))
-    weight = weights.sum(1)
+    signed = prob_of(two.values[rows_two]) - prob_of(one.values[rows_one])
+    change, weight = np.abs(signed), weights.sum(1)
+    occupied = weights > np.minimum(0.5, 1e-3 * weight)[:, None]  # a row gives at least half its weight to one knot
+    width = NormalDist().inv_cdf(1 - LEVEL / 2 / max(int((weight > 0).sum()), 1))
+    reach = [
+        width * np.sqrt(curves.variance[row].astype(np.float64)) for curves, row in ((one, rows_one), (two, rows_two))
+    ]
+    apart = np.abs(two.values[rows_two] - one.values[rows_one]) > reach[0] + reach[1]
+    safe = np.where(weight > 0, weight, 1.0)
     deeper = {name: np.full(rows, None, dtype=object) for name in one.contexts[depth:]}
     return {
         "depth": np.full(rows, depth),
         **union,
         **deeper,
-        "largest": np.where(weights > 0, change, 0.0).max(1),
-        "average": (weights * change).sum(1) / np.where(weight > 0, weight, 1.0),
+        "largest": np.where(occupied, change, 0.0).max(1),
+        "certain": np.where(occupied & apart, change, 0.0).max(1),
+        "average": (weights * change).sum(1) / safe,
+        "shift": (weights * signed).sum(1) / safe,
         "weight": weight,
     }

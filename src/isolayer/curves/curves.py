@@ -17,14 +17,20 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isolayer.curves.evaluation import Extrapolation, Floats, Scale, evaluate, invert, logit_of, prob_of
+from isolayer.curves.correction import corrected, corrected_band, uncorrected
+from isolayer.curves.evaluation import Extrapolation, Floats, Scale, evaluate, invert, logit_of, prob_of, prob_of_cells
+from isolayer.curves.finder import Finder
 from isolayer.errors import InputError, need, offered
 from isolayer.fitting.categories import Codes, encode, lookup
 from isolayer.fitting.columns import numbers, probs, same_length
 from isolayer.fitting.frames import columns
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.monotone_test import clearest_fall
+from isolayer.fitting.sampling import sampled_as_one
+from isolayer.fitting.terms import Terms
 from isolayer.grid import Grid
+from isolayer.settings import choice, confidence, count, flag, instance
 
 if TYPE_CHECKING:
     from isolayer.nn.context import ContextIsotonicLayer
@@ -32,12 +38,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["calibration", "bias"]
 
-_DENSE = 1 << 22  # up to so many combinations of codes a table finds a curve, beyond it a search
-
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """One monotone curve per context, and what is known about each.
+    """One curve per context, monotone unless it was asked not to be, and what is known about each.
 
     All curves are in one table: first the global curve (depth 0), then one per value of the first context column (depth
     1), then one per combination of the first two (depth 2), and so on. A context that is not in the table is served by
@@ -47,7 +51,7 @@ class Curves:
         grid: Where the knots are; a curve has values at ``grid.knots[1:]``, that is from ``lower`` to ``upper``.
         contexts: Names of the context columns, coarse to fine.
         keys: For each depth, one array of values per context column, shape ``[curves of that depth]``; none at depth 0.
-        values: Calibrated logits at the knots, non-decreasing, shape ``[curves, knots]``.
+        values: Calibrated logits at the knots, non-decreasing if ``monotone``, shape ``[curves, knots]``.
         variance: Posterior variance of each value, shape ``[curves, knots]``.
         knot_weight: Weight of the rows around each knot, shape ``[curves, knots]``.
         count: Number of rows of each curve, shape ``[curves]``.
@@ -56,10 +60,13 @@ class Curves:
             (``"clip"``).
         kind: ``"calibration"`` maps a score to the probability to serve; ``"bias"`` maps relevance to the probability
             that was observed, and is not for serving.
+        monotone: Whether no curve ever decreases; if not, there is no inverse.
         score_name: Name of the score column, where known.
         label_name: Name of the label column, where known.
         source: Where the curves came from, as plain values: ``{"from": "fit", ...}``, ``{"from": "layer"}``.
         settings: How the curves were made, as plain values.
+        terms: What fields add to the calibrated logit, if the curves were fitted with any; see
+            :mod:`isolayer.fitting.terms`.
 
     >>> curves = Curves.identity(Grid(lower=-2, upper=2, step=1), scale="prob")
     >>> curves.predict_proba(np.array([0.25, 0.5])).round(6).tolist()
@@ -76,26 +83,34 @@ class Curves:
     scale: Scale = "logit"
     extrapolation: Extrapolation = "extend"
     kind: Kind = "calibration"
+    monotone: bool = True
     score_name: str | None = None
     label_name: str | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    terms: Terms | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("scale", Scale), ("extrapolation", Extrapolation), ("kind", Kind)):
-            if getattr(self, name) not in get_args(choices):
-                rule = " or ".join(map(repr, get_args(choices)))
-                raise InputError(f"{name}: expected {rule}, got {getattr(self, name)!r}; choose one")
+            choice(name, getattr(self, name), get_args(choices))
 
     @classmethod
     def identity(cls, grid: Grid, *, scale: Scale = "logit") -> Curves:
         """The curve that changes nothing."""
+        instance("grid", grid, Grid, advice="use Grid(lower=..., upper=..., step=...)")
         knots = grid.knots[None, 1:].copy()
         return cls(grid, (), ((),), knots, np.zeros_like(knots), np.zeros_like(knots), np.zeros(1), scale)
 
     @classmethod
     def from_histogram(
-        cls, histogram: Histogram, *, shrinkage: Shrinkage = "auto", strict: bool = True, scale: Scale | None = None
+        cls,
+        histogram: Histogram,
+        *,
+        shrinkage: Shrinkage = "auto",
+        strict: bool = True,
+        monotone: bool = True,
+        scale: Scale | None = None,
+        extrapolation: Extrapolation = "extend",
     ) -> Curves:
         """Fit the curves of a histogram: the exact optimum.
 
@@ -104,31 +119,46 @@ class Curves:
             shrinkage: How strongly a curve is drawn to its parent: ``"auto"``, or as in
                 :func:`isolayer.fitting.hierarchy.fit_levels`.
             strict: Whether every curve increases strictly (its slope is at least ``FLOOR``), or may be flat.
+            monotone: Whether curves must not decrease. False is the paper's general piecewise-linear map, for scores
+                whose rate is not monotone; ``strict`` then has no effect.
             scale: The scale of the scores that will be asked about; by default that of the histogram, if it is known.
+            extrapolation: What curves do beyond the grid; see :class:`Curves`.
 
         >>> histogram = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1], {"device": ["tv", "tv", "web"]})
         >>> Curves.from_histogram(histogram).predict_proba([0.0, 0.5], {"device": ["tv", "unseen"]}).shape
         (2,)
         """
+        instance("histogram", histogram, Histogram, advice="make it with Histogram.from_arrays or from_table")
+        strict, monotone = flag("strict", strict), flag("monotone", monotone)
+        choice("extrapolation", extrapolation, get_args(Extrapolation))
         if histogram.rows == 0:
             raise InputError("histogram: expected at least one row, got none; add rows")
-        levels = fit_levels(histogram, shrinkage=shrinkage, floor=FLOOR if strict else 0.0)
+        whole = histogram.folded()
+        rows, shift = sampled_as_one(whole)
+        floor = (FLOOR if strict else 0.0) if monotone else -np.inf
+        levels = fit_levels(rows, shrinkage=shrinkage, floor=floor, clip=extrapolation == "clip")
+        fall = clearest_fall(whole, prob_of_cells(levels.table.values[0], rows))
         settings = {
             "shrinkage": [list(strength) for strength in levels.strengths],
             "chosen": isinstance(shrinkage, str),
             "strict": strict,
             "residual": levels.residual,
+            "clearest_fall": None if fall is None else fall.plain(),
+            "converged": levels.converged,
+            "line": [levels.line.anchor, levels.line.level + shift, levels.line.slope],
         }
         read = histogram.source
         return cls(
             histogram.grid,
             histogram.contexts,
             levels.keys,
-            levels.values,
-            levels.variance,
-            levels.mass,
+            levels.table.values + shift,
+            levels.table.variance,
+            levels.table.knot_weight,
             levels.rows,
-            scale=scale or read.get("scale", "logit"),
+            scale=read.get("scale", "logit") if scale is None else scale,
+            extrapolation=extrapolation,
+            monotone=monotone,
             score_name=read.get("score"),
             label_name=read.get("label"),
             source={**read, "from": "fit", "rows": histogram.rows, "data": histogram.fingerprint()},
@@ -141,23 +171,32 @@ class Curves:
         sizes = [1, *(len(keys[0]) for keys in self.keys[1:])]
         return (0, *np.cumsum(sizes).tolist())
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Columns of the fields that the terms need."""
+        return () if self.terms is None else self.terms.columns
+
     def predict_proba(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """Calibrated probability of each score.
 
         Args:
             score: Scores on the ``scale`` of these curves, shape ``[n]``.
-            context: Context columns by name (a mapping or a frame), each of shape ``[n]``; without it, the global
-                curve.
+            context: Context and field columns by name (a mapping or a frame), each of shape ``[n]``; without it, the
+                global curve.
         """
         return prob_of(self.decision_function(score, context))
 
     def decision_function(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """Calibrated logit of each score."""
         logit = self._logit(score)
-        return self.evaluate(self.rows_of(context, len(logit)), logit)
+        base = self.evaluate(self.rows_of(context, len(logit)), logit)
+        return base if self.terms is None or context is None else corrected(self.terms, base, context)
 
     def evaluate(self, row: Codes, logit: Floats) -> Floats:
-        """Calibrated logit of raw logits, shape ``[n]``, by the curves in these rows of the table, shape ``[n]``."""
+        """Calibrated logit of raw logits, shape ``[n]``, by the curves in these rows of the table, shape ``[n]``.
+
+        This is the base logit, before any terms of fields.
+        """
         return evaluate(self.values, row, logit, self.grid, self.extrapolation)
 
     def deviation(self, row: Codes, logit: Floats) -> Floats:
@@ -172,7 +211,11 @@ class Curves:
         >>> Curves.identity(Grid()).inverse([0.5]).tolist()
         [0.0]
         """
+        if not self.monotone:
+            raise InputError("inverse: expected monotone curves, got curves that may decrease; fit with monotone=True")
         logit = logit_of(probs("prob", prob))
+        if self.terms is not None and context is not None:
+            logit = uncorrected(self.terms, logit, context)
         raw = invert(self.values, self.rows_of(context, len(logit)), logit, self.grid, self.extrapolation)
         return raw if self.scale == "logit" else prob_of(raw)
 
@@ -189,15 +232,16 @@ class Curves:
         Returns:
             Lower and upper ends, shape ``[n]``, or ``[curves, knots]`` without scores.
         """
-        if not 0 < level < 1:
-            raise InputError(f"level: expected a number in (0, 1), got {level}; try 0.95")
-        width = NormalDist().inv_cdf(0.5 + level / 2)
+        width = NormalDist().inv_cdf(0.5 + confidence(level) / 2)
         if score is None:
             middle, deviation = self.values, np.sqrt(self.variance.astype(np.float64))
         else:
             logit = self._logit(score)
             row = self.rows_of(context, len(logit))
             middle, deviation = self.evaluate(row, logit), self.deviation(row, logit)
+            if self.terms is not None and context is not None:
+                ends = corrected_band(self.terms, middle, deviation, context, width)
+                return prob_of(ends[0]), prob_of(ends[1])
         return prob_of(middle - width * deviation), prob_of(middle + width * deviation)
 
     def compare(self, other: Curves) -> dict[str, NDArray[Any]]:
@@ -209,6 +253,7 @@ class Curves:
         """
         from isolayer.curves.comparison import compare
 
+        instance("other", other, Curves, advice="load or fit the other release")
         return compare(self, other)
 
     def check_sums(self, sums: Histogram) -> None:
@@ -217,6 +262,7 @@ class Curves:
         >>> day = Histogram.from_arrays([0.0, 1.0], [0, 1])
         >>> Curves.from_histogram(day).check_sums(day)
         """
+        instance("sums", sums, Histogram, advice="load the sums that were written with the curves")
         theirs = {"contexts": sums.contexts, "grid": sums.grid, "scale": sums.source.get("scale", self.scale)}
         for name, value in {**theirs, "score_name": sums.source.get("score")}.items():
             if getattr(self, name) != value:
@@ -229,6 +275,12 @@ class Curves:
                 "sums: expected the sums that the curves were fitted to, got sums of other rows; give the two that "
                 "were written together, or fit again"
             )
+
+    def summary(self) -> str:
+        """What was fitted, and whether the rate rises with the score at all; see :mod:`isolayer.curves.summary`."""
+        from isolayer.curves.summary import summary
+
+        return summary(self)
 
     def apply_table(self, table: Any, *, score: str = "score", prob: str = "calibrated_prob") -> Any:
         """A table with one more column, lazily, in its own engine; see :func:`isolayer.tables.apply.apply_table`."""
@@ -287,7 +339,9 @@ class Curves:
             rows: How many rows the columns have.
             depth: How many context columns to look at; by default all.
         """
-        row = at = np.zeros(rows, np.int64)
+        row = at = np.zeros(count("rows", rows, 0, advice="give the number of rows"), np.int64)
+        if depth is not None:
+            count("depth", depth, 0, len(self.contexts), advice="or None for all context columns")
         if context is None:
             return row
         for level, (name, values) in enumerate(columns(context, self.contexts[:depth]).items(), start=1):
@@ -297,6 +351,14 @@ class Curves:
             at = finder.find(at, codes)
             row = np.where(at >= 0, self.starts[level] + at, row)
         return row
+
+    def refuse_terms(self, what: str) -> None:
+        """Raise when these curves have terms of fields, which something cannot use."""
+        if self.terms is not None:
+            raise InputError(
+                f"{what}: expected curves without fields, got terms of {list(self.terms.columns)}; fit without fields, "
+                "or use predict_proba on rows"
+            )
 
     def check_keys(self) -> None:
         """Raise unless every context is in the table once, and its parent too."""
@@ -308,9 +370,9 @@ class Curves:
                 raise InputError("curves: expected every context once, got one twice; drop one of its curves")
 
     @cached_property
-    def _finders(self) -> tuple[tuple[NDArray[Any], _Finder], ...]:
+    def _finders(self) -> tuple[tuple[NDArray[Any], Finder], ...]:
         """For each context column its vocabulary, and where the curves of its depth are."""
-        finders = list[tuple[NDArray[Any], _Finder]]()
+        finders = list[tuple[NDArray[Any], Finder]]()
         for keys in self.keys[1:]:
             parent = np.zeros(len(keys[0]), np.int64)
             for (vocabulary, finder), key in zip(finders, keys, strict=False):
@@ -318,7 +380,7 @@ class Curves:
             if (parent < 0).any():
                 raise InputError("curves: expected the parent of every context, got a context without; add its curve")
             vocabulary, code = encode(keys[-1], self.contexts[len(finders)])
-            finders.append((vocabulary, _Finder(parent, code, len(vocabulary))))
+            finders.append((vocabulary, Finder(parent, code, len(vocabulary))))
         return tuple(finders)
 
     @cached_property
@@ -330,23 +392,3 @@ class Curves:
         if self.scale == "logit":
             return numbers("score", score)
         return logit_of(probs("score", score, advice='for logits use scale="logit"'))
-
-
-class _Finder:
-    """Finds the place, within a depth, of the child with a given code of a given parent; -1 if there is none."""
-
-    def __init__(self, parent: Codes, code: Codes, codes: int) -> None:
-        self.codes, key = codes, parent * codes + code
-        self.place = np.argsort(key, kind="stable")
-        self.key = key[self.place]
-        size = (int(parent.max(initial=0)) + 1) * codes
-        self.table = np.full(size + 1, -1) if size <= _DENSE else None  # one more, so that place -1 holds -1
-        if self.table is not None:
-            self.table[key] = np.arange(len(key))
-
-    def find(self, parent: Codes, code: Codes) -> Codes:
-        key = np.where((parent < 0) | (code < 0), -1, parent * self.codes + code)
-        if self.table is not None:
-            return np.asarray(self.table[np.minimum(key, len(self.table) - 1)])
-        guess = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
-        return np.where(self.key[guess] == key, self.place[guess], -1)

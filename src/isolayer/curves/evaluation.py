@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.categories import Codes
+from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
 
 Floats = NDArray[np.float64]
@@ -106,3 +107,10 @@ def invert(values: Floats, row: Codes, logit: Floats, grid: Grid, extrapolation:
     if extrapolation == "extend":
         x += np.minimum(logit - flat.take(first), 0) + np.maximum(logit - flat.take(first + knots - 1), 0)
     return np.asarray(x)
+
+
+def prob_of_cells(values: Floats, histogram: Histogram) -> Floats:
+    """Probability of the event in each cell of a histogram by one curve, in the rows as they were sampled."""
+    logit = histogram.logit / histogram.weight
+    first = np.zeros(len(logit), np.int64)
+    return prob_of(evaluate(values[None], first, logit, histogram.grid) - np.log(histogram.negative_rate))

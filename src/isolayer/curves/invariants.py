@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.terms_io import check_terms
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bins
 
@@ -15,7 +16,7 @@ _ROUNDING = 1e-9  # how far a sum of labels may exceed the sum of weights, relat
 
 
 def check_curves(curves: Curves) -> None:
-    """Raise unless every curve is finite and never decreases, and every context is there once, with its parent.
+    """Raise unless every curve is finite, monotone ones never decrease, and every context is there with its parent.
 
     >>> from isolayer.grid import Grid
     >>> check_curves(Curves.identity(Grid()))
@@ -27,11 +28,16 @@ def check_curves(curves: Curves) -> None:
         _refuse_shape(name, getattr(curves, name), shape)
     _refuse_shape("count", curves.count, shape[:1])
     _refuse_unless("values", np.isfinite(curves.values), "finite")
-    _refuse_unless("values", np.diff(curves.values, axis=1) >= 0, "never decreasing")
+    if not isinstance(curves.monotone, bool):
+        raise InputError(f"monotone: expected True or False, got {curves.monotone!r}; choose one")
+    if curves.monotone:
+        _refuse_unless("values", np.diff(curves.values, axis=1) >= 0, "never decreasing, or monotone=False")
     for name in ("variance", "knot_weight", "count"):
         column = getattr(curves, name)
         _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")
     curves.check_keys()
+    if curves.terms is not None:
+        check_terms(curves.terms)
 
 
 def check_histogram(histogram: Histogram) -> None:
@@ -40,13 +46,16 @@ def check_histogram(histogram: Histogram) -> None:
     >>> check_histogram(Histogram.from_arrays([0.1], [1]))
     """
     cells, end = (len(histogram.group),), bins(histogram.grid)
-    for name in ("group", "fold", "bin", "count", "weight", "weight_squared", "positive", "logit"):
+    for name in ("group", "fold", "bin", "count", "weight", "weight_squared", "positive", "logit", "negative_rate"):
         _refuse_shape(name, getattr(histogram, name), cells)
     for name, limit in (("group", histogram.groups), ("fold", 127), ("bin", end)):
         column = getattr(histogram, name)
         _refuse_unless(name, (column >= 0) & (column < limit), f"from 0 to {limit - 1}")
     place = (histogram.group.astype(np.int64) * 127 + histogram.fold) * end + histogram.bin
-    _refuse_unless("cells", np.diff(place) > 0, "in order, each once")
+    rate = histogram.negative_rate
+    _refuse_unless("negative_rate", (rate > 0) & (rate <= 1), "in (0, 1]")
+    after = (np.diff(place) > 0) | ((np.diff(place) == 0) & (np.diff(rate) > 0))
+    _refuse_unless("cells", after, "in order, each once")
     for name in ("count", "weight", "weight_squared", "positive"):
         column = getattr(histogram, name)
         _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")

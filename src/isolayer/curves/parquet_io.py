@@ -2,8 +2,8 @@
 
 A file of curves has one row per curve: the context columns (NULL below their depth), ``depth`` (how many of them pick
 the curve), ``count``, and lists ``values``, ``variance`` and ``knot_weight`` at the knots. A file of a histogram has
-one row per cell: the context columns, ``fold``, ``bin`` and the sums. Everything else is in the facts of
-:mod:`isolayer.curves.verified_file`.
+one row per cell: the context columns, ``fold``, ``bin``, ``negative_rate`` and the sums. All else is in the facts
+of :mod:`isolayer.curves.verified_file`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.invariants import check_curves, check_histogram
+from isolayer.curves.terms_io import COLUMNS, arrays_of, columns_of, facts_of, terms_of
 from isolayer.curves.verified_file import Facts, digest_of, read_verified, write_verified
 from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, encode, present_codes
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.terms import Terms
 from isolayer.grid import Grid
 
-_FACTS = ("scale", "extrapolation", "kind", "score_name", "label_name", "source", "settings")
+_FACTS = ("scale", "extrapolation", "kind", "monotone", "score_name", "label_name", "source", "settings")
 _LISTS = ("values", "variance", "knot_weight")
-_PLACE, _SUMS = ("fold", "bin"), ("count", "weight", "weight_squared", "positive", "logit")
+_PLACE, _SUMS = ("fold", "bin", "negative_rate"), ("count", "weight", "weight_squared", "positive", "logit")
 
 
 def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
@@ -37,7 +39,8 @@ def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
         curves: The curves.
         path: Where to.
     """
-    _refuse_names(curves.contexts, ("depth", "count", *_LISTS))
+    terms = curves.terms
+    _refuse_names(curves.contexts, ("depth", "count", *_LISTS, *(COLUMNS if terms else ())))
     check_curves(curves)
     sizes = np.diff(curves.starts)
     columns: dict[str, Any] = {
@@ -50,6 +53,9 @@ def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
     columns |= {name: _lists(getattr(curves, name)) for name in _LISTS}
     facts = {**_shared_facts(curves.contexts, curves.grid), **{name: getattr(curves, name) for name in _FACTS}}
     facts |= {"source": dict(curves.source), "settings": dict(curves.settings), "knots": curves.grid.buckets}
+    if terms is not None:
+        columns, told = _with_terms(columns, terms), {"terms": facts_of(terms), "curves": len(curves.values)}
+        facts |= told
     write_verified(_table(columns, curves.contexts), facts, "curves", _digest_of_curves(curves), path)
 
 
@@ -64,6 +70,7 @@ def load_curves(path: str | PathLike[str]) -> Curves:
     """
     with read_verified(path, "curves") as (table, facts):
         contexts, grid = _contexts(facts), Grid(**facts["grid"])
+        terms, table = _split_terms(table, facts)
         depth = table["depth"].to_numpy()
         if not len(table) or (np.diff(depth) < 0).any() or depth[0] != 0 or depth[-1] > len(contexts):
             raise InputError("depth: expected it in order from 0, got another; write it again")
@@ -73,7 +80,9 @@ def load_curves(path: str | PathLike[str]) -> Curves:
         )
         values, variance, knot_weight = (_matrix(table[name], grid.buckets) for name in _LISTS)
         told = {name: facts[name] for name in _FACTS}
-        curves = Curves(grid, contexts, keys, values, variance, knot_weight, table["count"].to_numpy(), **told)
+        curves = Curves(
+            grid, contexts, keys, values, variance, knot_weight, table["count"].to_numpy(), **told, terms=terms
+        )
         _refuse_unless_same(_digest_of_curves(curves), facts)
         check_curves(curves)
     return curves
@@ -118,12 +127,41 @@ def _digest_of_curves(curves: Curves) -> str:
     told = {name: getattr(curves, name) for name in _FACTS} | {"source": dict(curves.source)}
     facts = {**_shared_facts(curves.contexts, curves.grid), **told, "settings": dict(curves.settings)}
     keys = [key for level in curves.keys for key in level]
-    return digest_of(facts, keys, [getattr(curves, name) for name in (*_LISTS, "count")])
+    arrays = [getattr(curves, name) for name in (*_LISTS, "count")]
+    if curves.terms is not None:
+        facts["terms"] = facts_of(curves.terms)
+        arrays += arrays_of(curves.terms)
+    return digest_of(facts, keys, arrays)
 
 
 def _digest_of_histogram(histogram: Histogram) -> str:
     facts = {**_shared_facts(histogram.contexts, histogram.grid), "source": dict(histogram.source)}
     return digest_of(facts, histogram.keys, [getattr(histogram, name) for name in ("group", *_PLACE, *_SUMS)])
+
+
+def _with_terms(columns: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
+    """Columns of curves and, below them, of terms: each has nothing in the columns of the other."""
+    own = columns_of(terms)
+    curves, rows = len(columns["depth"]), len(own["term"])
+    below: dict[str, Any] = {"depth": np.zeros(rows, np.int32), "count": own["count"]}
+    out = dict[str, Any]()
+    for name, column in columns.items():
+        array = column if isinstance(column, pa.Array) else pa.array(column)
+        more = pa.array(below[name]) if name in below else pa.array([[] if name in _LISTS else None] * rows, array.type)
+        out[name] = pa.concat_arrays([array, more])
+    above: dict[str, Any] = {name: np.zeros(curves, own[name].dtype) for name in COLUMNS if name != "level"}
+    above["level"] = np.full(curves, "", dtype=object)
+    kinds = {"level": pa.string()}
+    return out | {name: pa.array([*above[name], *own[name]], kinds.get(name)) for name in COLUMNS}
+
+
+def _split_terms(table: pa.Table, facts: Mapping[str, Any]) -> tuple[Terms | None, pa.Table]:
+    """The terms of a file, if it has any, and the table of its curves."""
+    if "terms" not in facts:
+        return None, table
+    curves = int(facts["curves"])
+    columns = {name: table[name].slice(curves).to_numpy() for name in (*COLUMNS, "count") if name != "level"}
+    return terms_of(facts["terms"], columns), table.slice(0, curves)
 
 
 def _shared_facts(contexts: Sequence[str], grid: Grid) -> Facts:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 from isolayer.storage import open_once, whole_file
 
-SCHEMA = 2  # raised when a reader of the number before could not make sense of the file
+SCHEMA = 3  # raised when a reader of the number before could not make sense of the file
 
 _META, _MAGIC, _SEAL = b"isolayer", b"PAR1", b"isolayer seal: "
 _SEALED = len(_SEAL) + 32  # bytes before the footer
@@ -63,7 +63,13 @@ def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, dige
         digest: That of the content, by :func:`digest_of`.
         path: Where to.
     """
-    own = {"content": content, "schema": SCHEMA, "library": _version(), "rows": len(table), "columns": _types(table)}
+    own = {
+        "content": content,
+        "schema": SCHEMA,
+        "library": library_version(),
+        "rows": len(table),
+        "columns": _types(table),
+    }
     meta = {**facts, **own, "digest": digest}
     table = table.replace_schema_metadata({_META: _json(meta).encode()})
     text = [field.name for field in table.schema if pa.types.is_string(field.type)]  # which repeats, unlike numbers
@@ -86,14 +92,14 @@ def seal(path: Path) -> None:
 
 
 @contextmanager
-def read_verified(path: str | PathLike[str], content: str) -> Iterator[tuple[pa.Table, Facts]]:
+def read_verified(path: str | PathLike[str], content: str | None) -> Iterator[tuple[pa.Table, Facts]]:
     """The table of a file and its facts; whatever fails in the block is an InputError that names the file.
 
     Args:
         path: The file.
-        content: What it must be.
+        content: What it must be; None for whatever it is.
     """
-    with open_once(path, content) as file:
+    with open_once(path, content or "curves or sums") as file:
         try:
             yield _read(file, content, path)
         except InputError as error:
@@ -122,7 +128,7 @@ def digest_of(facts: Mapping[str, Any], keys: Sequence[NDArray[Any]], arrays: Se
     return digest.hexdigest()
 
 
-def _read(file: BinaryIO, content: str, path: str | PathLike[str]) -> tuple[pa.Table, Facts]:
+def _read(file: BinaryIO, content: str | None, path: str | PathLike[str]) -> tuple[pa.Table, Facts]:
     size = _refuse_broken(file, path)
     _refuse_unsealed(file, path)
     limits = {"thrift_string_size_limit": _FOOTER, "thrift_container_size_limit": _FOOTER}
@@ -182,7 +188,7 @@ def _digest_of_bytes(file: BinaryIO, end: int, start: int) -> bytes:
     return digest.digest()
 
 
-def _facts(metadata: Mapping[bytes, bytes] | None, content: str, path: str | PathLike[str]) -> Facts:
+def _facts(metadata: Mapping[bytes, bytes] | None, content: str | None, path: str | PathLike[str]) -> Facts:
     """The facts of a file of this version that holds what is asked for."""
     text = (metadata or {}).get(_META)
     if text is None:
@@ -198,10 +204,10 @@ def _facts(metadata: Mapping[bytes, bytes] | None, content: str, path: str | Pat
         )
     if schema < SCHEMA:
         raise InputError(
-            f"file: expected schema {SCHEMA}, got the older schema {schema} in {str(path)!r}, which has no digest; "
+            f"file: expected schema {SCHEMA}, got the older schema {schema} in {str(path)!r}; "
             "write it again by this isolayer"
         )
-    if facts["content"] != content:
+    if content is not None and facts["content"] != content:
         raise InputError(f"file: expected {content}, got {facts['content']} in {str(path)!r}; load it as what it is")
     return facts
 
@@ -220,12 +226,20 @@ def _refuse_unbounded(metadata: Any, schema: pa.Schema, facts: Facts, size: int)
     )
     if memory > _allowed(size):
         raise InputError(f"size: expected at most {_allowed(size)} bytes of content, got {memory}; write it again")
+    first = 0
     for group in groups:
         for place in range(group.num_columns):
             column = group.column(place)
-            values = group.num_rows * (_knots(facts) if "." in column.path_in_schema else 1)
+            values = _entries(facts, rows, first, group.num_rows) if "." in column.path_in_schema else group.num_rows
             if column.num_values != values:
                 raise InputError(f"values: expected {values}, got {column.num_values}; write it again")
+        first += group.num_rows
+
+
+def _entries(facts: Mapping[str, Any], rows: int, first: int, size: int) -> int:
+    """Entries of a column of lists in some rows: the knots of every curve, and one for each row that is no curve."""
+    curves = min(max(int(facts.get("curves", rows)) - first, 0), size)
+    return curves * _knots(facts) + size - curves
 
 
 def _memory(schema: pa.Schema, rows: int, facts: Mapping[str, Any]) -> int:
@@ -268,7 +282,8 @@ def _corrupt(path: str | PathLike[str], why: object) -> InputError:
     return InputError(f"file: expected a sound file, got {str(path)!r}, which is corrupt ({why}); write it again")
 
 
-def _version() -> str:
+def library_version() -> str:
+    """The version of isolayer that runs; "unknown" where it is not installed."""
     try:
         return version("isolayer")
     except PackageNotFoundError:

@@ -28,12 +28,14 @@ from torch.nn.functional import embedding
 
 from isolayer.curves.evaluation import logit_of
 from isolayer.debias.heads import checked_tasks
-from isolayer.debias.loss import Heads, Labels, stacked_labels, weighted_bce
+from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits, weighted_bce
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
-from isolayer.grid import Grid
+from isolayer.grid import Grid, grid_or
 from isolayer.nn.context_ids import checked_ids
 from isolayer.nn.frozen import FrozenCurves
+from isolayer.nn.inputs import context_sizes, module
+from isolayer.settings import choice, count, instance, number
 
 DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
 Mask = Mapping[str, Tensor] | None
@@ -61,7 +63,7 @@ class Naive(nn.Module):
     ) -> None:
         super().__init__()
         self.tasks, self.decreasing = checked_tasks(tasks, decreasing)
-        self.backbone = backbone
+        self.backbone = module("backbone", backbone)
         self.relevance = Relevance(width, len(self.tasks))
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
 
@@ -85,7 +87,7 @@ class Naive(nn.Module):
         self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
     ) -> Tensor:
         """Log loss of the observed labels, summed over tasks."""
-        observed = torch.stack([outputs[task].observed_logit for task in self.tasks], dim=1)
+        observed = stacked_logits(outputs, self.tasks, "observed_logit")
         label, weights = stacked_labels(self.tasks, labels, mask, weight, observed)
         return weighted_bce(observed, label, weights).sum()
 
@@ -110,8 +112,10 @@ class ContextTables(nn.Module):
 
     def __init__(self, contexts: Mapping[str, int], dim: int) -> None:
         super().__init__()
-        self.contexts = dict(contexts)
-        self.tables = nn.ParameterList(nn.Parameter(torch.zeros(size + 1, dim)) for size in contexts.values())
+        self.contexts, dim = context_sizes(contexts), count("dim", dim)
+        if not self.contexts:
+            raise InputError("contexts: expected at least one feature, got none; use Naive, which reads no context")
+        self.tables = nn.ParameterList(nn.Parameter(torch.zeros(size + 1, dim)) for size in self.contexts.values())
 
     def parts(self, context: Mapping[str, Tensor]) -> list[Tensor]:
         """The vector of each feature, ``[batch, dim]`` each."""
@@ -269,9 +273,7 @@ class PositionDropout(PositionAsFeature):
         decreasing: Sequence[str] = (),
     ) -> None:
         super().__init__(backbone, width=width, contexts=contexts, dim=dim, tasks=tasks, decreasing=decreasing)
-        if not 0 < drop < 1:
-            raise InputError(f"drop: expected a share between 0 and 1, got {drop}; the paper's is 0.15")
-        self.drop = drop
+        self.drop = number("drop", drop, 0, 1, advice="the paper's is 0.15")
 
     def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """The backbone over features and context; in training the context of some rows is hidden."""
@@ -304,23 +306,23 @@ def post_hoc(
         The served module, with calibrated probabilities.
     """
     fits = {"platt": _platt, "isotonic": _isotonic}
-    if method not in fits:
-        raise InputError(f"method: expected 'platt' or 'isotonic', got {method!r}; choose one")
-    grid = grid or Grid(step=0.05)
-    serving = model.serving()
+    choice("method", method, list(fits))
+    grid = grid_or(grid, Grid(step=0.05))
+    serving = instance("model", model, Naive, advice="train a model of isolayer.debias other than DualHead").serving()
     outputs = serving(features)
-    weights = None if weight is None else weight.double().cpu().numpy()
+    relevance = torch.stack([outputs[task] for task in model.tasks], dim=1)
+    label, weight = stacked_labels(model.tasks, labels, None, weight, relevance)
+    weights = weight.double().cpu().numpy()[:, 0]
     values = []
-    for task, sign in zip(model.tasks, model.sign, strict=True):
-        logit = (outputs[task] * sign).double().cpu().numpy()
-        values.append(torch.from_numpy(fits[method](logit, labels[task].cpu().numpy(), weights, grid.knots[1:])))
+    for logit, y in zip((relevance * model.sign).unbind(1), label.unbind(1), strict=True):
+        columns = logit.double().cpu().numpy(), y.double().cpu().numpy()
+        values.append(torch.from_numpy(fits[method](*columns, weights, grid.knots[1:])))
     serving.curve = FrozenCurves(torch.stack(values).to(model.sign), grid=grid, extrapolation="extend")
     return serving
 
 
-def _platt(logit: Column, label: Column, weight: Column | None, at: Column) -> Column:
+def _platt(logit: Column, label: Column, weight: Column, at: Column) -> Column:
     """Platt scaling with smoothed targets, evaluated at given logits."""
-    weight = np.ones(len(label)) if weight is None else weight
     positive, total = float(weight @ label), float(weight.sum())
     target = np.where(label == 1, (positive + 1) / (positive + 2), 1 / (total - positive + 2))
     both = np.concatenate([logit, logit])[:, None]  # soft labels: each row once as positive and once as negative
@@ -329,7 +331,7 @@ def _platt(logit: Column, label: Column, weight: Column | None, at: Column) -> C
     return np.asarray(fitted.decision_function(at[:, None]))
 
 
-def _isotonic(logit: Column, label: Column, weight: Column | None, at: Column) -> Column:
+def _isotonic(logit: Column, label: Column, weight: Column, at: Column) -> Column:
     """The logit of isotonic regression, with probabilities clipped to [1e-6, 1 - 1e-6], at given logits."""
     steps = IsotonicRegression(out_of_bounds="clip").fit(logit, label, weight)
     return logit_of(steps.predict(at).clip(1e-6, 1 - 1e-6))

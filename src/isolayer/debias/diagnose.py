@@ -22,7 +22,8 @@ from isolayer.debias.intervention_harvesting import Harvested, components, effec
 from isolayer.debias.logger_score import logger_score, quantile_buckets
 from isolayer.errors import InputError
 from isolayer.metrics import ObservedOverExpected, observed_over_expected
-from isolayer.metrics.rows import Floats, finite, probs
+from isolayer.metrics.rows import Floats, codes, finite, probs
+from isolayer.settings import choice, count, instance, mapping
 
 _PRECISE = 0.2  # an effect of position is estimable when its relative standard error is at most this
 
@@ -105,13 +106,13 @@ def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None
     """
     if (item is None) == (features is None):
         raise InputError("overlap: expected item or features, got both or neither; name one column to compare by")
-    if cells < 1:
-        raise InputError(f"cells: expected at least 1, got {cells}; try 200")
+    cells = count("cells", cells, advice="try 200")
     unit = item
     if features is not None:
         score = logger_score(features, position)
-        unit = quantile_buckets(score, min(cells, max(1, len(score) // (4 * len(np.unique(position))))))
-    shown, events, keys = unit_table(unit, position, label)
+        places = len(codes("position", position, len(score))[1])
+        unit = quantile_buckets(score, min(cells, max(1, len(score) // (4 * places))))
+    shown, events, keys = unit_table(unit, position, label, name="item")
     shared = (shown > 0).sum(1) > 1
     return Overlap(
         "items" if features is None else "feature cells",
@@ -209,18 +210,18 @@ def after_training(
         learned: The model's effect of position, see `position_effect`, to compare with the harvested one.
         buckets: Quantiles of the relevance logit by which observed over expected is shown.
     """
-    if "position" not in context:
-        raise InputError(f"context: expected a column 'position', got {sorted(context)}; rename or add it")
-    prob, position = probs(observed_prob, "observed_prob"), context["position"]
+    prob, position = probs(observed_prob, "observed_prob"), _position(context)
+    buckets = count("buckets", buckets, advice="5 is usual")
+    learned = None if learned is None else finite("learned", learned)
     crossed = dict(context) | {"score_bucket": quantile_buckets(finite("relevance_logit", relevance_logit), buckets)}
     cells = len(observed_over_expected(label, prob, crossed).ratio)
     seen = overlap(position, label, features=features).harvested if features is not None else None
-    if learned is not None and seen is not None and len(np.asarray(learned)) != len(seen.position):
+    if learned is not None and seen is not None and len(learned) != len(seen.position):
         raise InputError(f"learned: expected {len(seen.position)} positions, got {len(learned)}; align them")
     return Diagnosis(
         observed_over_expected(label, prob, crossed, level=1 - 0.05 / cells),
         observed_over_expected(label, prob, position),
-        None if learned is None else finite("learned", learned),
+        learned,
         seen,
         None if session is None else logger_test(label, prob, relevance_logit, position, session, features=features),
     )
@@ -236,8 +237,18 @@ def position_effect(curves: Curves, event_logit: Any, context: Mapping[str, Any]
         task: Which of the curves.
     """
     logit = finite("event_logit", event_logit)
+    instance("curves", curves, Curves, advice="use DualHead.curves")
+    if curves.contexts[:1] == ("task",):
+        choice("task", task, [str(name) for name in curves.keys[1][0]], advice="name a task of the model")
     rates = []
-    for position in np.unique(context["position"]):
+    for position in codes("position", _position(context), len(logit))[1]:
         moved = dict(context) | {"position": np.full(len(logit), position), "task": np.full(len(logit), task)}
         rates.append(float(curves.predict_proba(logit, moved).mean()))
     return np.asarray(rates) / rates[0]
+
+
+def _position(context: Mapping[str, Any]) -> Any:
+    """The column of positions."""
+    if "position" not in mapping("context", context, advice="give columns by name, 'position' among them"):
+        raise InputError(f"context: expected a column 'position', got {sorted(context)}; rename or add it")
+    return context["position"]

@@ -19,6 +19,10 @@ from torch.nn.functional import softplus
 from isolayer.errors import InputError
 from isolayer.metrics import auc
 from isolayer.nn.context_ids import checked_ids
+from isolayer.nn.inputs import context_sizes, floats, tensor
+from isolayer.nn.isotonic import columns_of
+from isolayer.settings import count, function, number
+from isolayer.settings import seed as checked_seed
 
 _ENDS = torch.tensor([0.001, 0.999])  # quantiles of the logits between which the student's hidden units start
 
@@ -50,11 +54,12 @@ class ShallowHead(nn.Module):
         upper: float = 3.0,
     ) -> None:
         super().__init__()
-        if hidden < 1 or units < 1:
-            raise InputError(f"hidden and units: expected positive integers, got {hidden} and {units}; raise them")
+        self.contexts, self.units, self.hidden = context_sizes(contexts), count("units", units), count("hidden", hidden)
+        lower, upper = (
+            number(name, end, advice="-6 and 3 are usual") for name, end in (("lower", lower), ("upper", upper))
+        )
         if not lower < upper:
-            raise InputError(f"lower and upper: expected lower < upper, got {lower} and {upper}; swap them")
-        self.contexts, self.units, self.hidden = dict(contexts), units, hidden
+            raise InputError(f"lower and upper: expected lower < upper, got {lower:g} and {upper:g}; swap them")
         width = 2 * hidden * float(np.log(2)) / (upper - lower)  # neighbours overlap by half
         centre = torch.linspace(lower, upper, hidden)
         self.slope = nn.Parameter(torch.full((units,), -1.0))
@@ -63,19 +68,18 @@ class ShallowHead(nn.Module):
         self.bias = nn.Parameter(-centre.repeat(units, 1) * width)
         self.level = nn.Parameter(torch.zeros(units))
         self.shifts = nn.ModuleList(  # of the hidden units and, last, of the level; row 0 is id -1 and stays zero
-            nn.Embedding(size + 1, units * (hidden + 1), padding_idx=0) for size in contexts.values()
+            nn.Embedding(size + 1, units * (hidden + 1), padding_idx=0) for size in self.contexts.values()
         )
         for table in self.shifts:
             nn.init.zeros_(table.weight)  # type: ignore[arg-type]
 
     def forward(self, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[batch, units]`` in each row's context, for logits ``[batch]`` or ``[batch, units]``."""
-        z = (logit.unsqueeze(1) if logit.dim() == 1 else logit).expand(-1, self.units)
+        z = columns_of(logit, self.units)
         shift = torch.zeros(len(z), self.units, self.hidden + 1, device=z.device, dtype=z.dtype)
-        for name, table in zip(self.contexts, self.shifts, strict=True):
-            shift = shift + table(checked_ids(context, name, self.contexts[name], training=self.training) + 1).view(
-                shift.shape
-            )
+        for (name, size), table in zip(self.contexts.items(), self.shifts, strict=True):
+            ids = checked_ids(context, name, size, training=self.training, batch=len(z))
+            shift = shift + table(ids + 1).view(shift.shape)
         inside = z.unsqueeze(2) * softplus(self.weight) + self.bias + shift[..., :-1]
         bent = (torch.tanh(inside) * softplus(self.out)).sum(2)
         return z * softplus(self.slope) + bent + self.level + shift[..., -1]
@@ -123,12 +127,17 @@ def distill(
         steps: Number of optimiser steps of 2,048 rows each.
         seed: Seed of the split and of the order.
     """
-    if logit.dim() != 2 or len(logit) < 10:
+    function("teacher", teacher, advice="give a ContextIsotonicLayer, or the context_curves of a DualHead")
+    sizes, hidden, steps = context_sizes(contexts), count("hidden", hidden), count("steps", steps)
+    seed = checked_seed("seed", seed)
+    if floats("logit", logit).dim() != 2 or len(logit) < 10:
         raise InputError(f"logit: expected shape [n, units] with n >= 10, got {list(logit.shape)}; use more rows")
-    if label is not None and label.shape != logit.shape:
+    if label is not None and tensor("label", label).shape != logit.shape:
         raise InputError(f"label: expected shape {list(logit.shape)}, got {list(label.shape)}; one column per unit")
+    for name, size in sizes.items():
+        checked_ids(context, name, size, training=True, batch=len(logit))
     with torch.no_grad():
-        target = torch.sigmoid(teacher(logit, context))
+        target = torch.sigmoid(floats("output of the teacher", teacher(logit, context)))
     order = torch.randperm(len(logit), generator=torch.Generator().manual_seed(seed)).to(logit.device)
     held, kept = order[: len(order) // 5], order[len(order) // 5 :]
     student = _untrained(logit[kept], contexts, hidden)

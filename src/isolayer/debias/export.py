@@ -17,7 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from isolayer.errors import need
+from isolayer.errors import InputError, need
+from isolayer.fitting.columns import numbers
+from isolayer.nn.inputs import module
+from isolayer.settings import count, mapping
+from isolayer.settings import path as checked_path
 
 METADATA = "isolayer"
 _CLOSE = 1e-4  # largest difference between torch and onnxruntime, both in float32, relative to values above 1
@@ -32,9 +36,16 @@ def export_onnx(serving: nn.Module, path: str | Path, columns: Mapping[str, Any]
         path: Where to write; the file is complete when the call returns.
         columns: What the model knows of its columns, as JSON values, with ``"width"``, ``"mean"`` and ``"std"``.
     """
+    module("serving", serving)
+    if not {"width", "mean", "std"} <= set(mapping("columns", columns, advice="give width, mean and std")):
+        raise InputError(f"columns: expected width, mean and std, got {sorted(columns)}; add the missing ones")
+    width = count("columns 'width'", columns["width"], advice="give the number of features")
+    for name in ("mean", "std"):
+        numbers(f"columns {name!r}", columns[name], width)
+    checked_path("path", path)
     onnx, runtime = need("onnx"), need("onnxruntime")
     need("onnxscript")
-    model = _exported(serving.eval(), int(columns["width"])).model_proto
+    model = _exported(serving.eval(), width).model_proto
     onnx.helper.set_model_props(model, {METADATA: json.dumps(columns)})
     onnx.checker.check_model(model)
     Path(path).write_bytes(model.SerializeToString())

@@ -16,14 +16,26 @@ from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.head_curves import bias_curves, served_curves
-from isolayer.debias.loss import Heads, Labels, PerTask, per_task, stacked_labels, weighted_bce
+from isolayer.debias.loss import (
+    Heads,
+    Labels,
+    NegativeRate,
+    PerTask,
+    per_task,
+    sampled,
+    stacked_labels,
+    stacked_logits,
+    weighted_bce,
+)
 from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
-from isolayer.grid import Grid
+from isolayer.grid import Grid, grid_or
 from isolayer.nn.frozen import FrozenCurves
+from isolayer.nn.inputs import context_sizes, module
 from isolayer.nn.isotonic import IsotonicLayer
+from isolayer.settings import choice, count, instance, mapping, names
 
 COARSE = Grid(step=2.5)  # of the context curves
 FINE = Grid(step=0.05)  # of the served curve of each task
@@ -88,17 +100,21 @@ class DualHead(nn.Module):
         mode: Literal["sum", "cross"] = "sum",
     ) -> None:
         super().__init__()
-        contexts = {"position": 20, "device": 3} if contexts is None else dict(contexts)
+        contexts = context_sizes({"position": 20, "device": 3} if contexts is None else contexts)
         self.tasks, self.decreasing = checked_tasks(tasks, decreasing)
         _check_wiring(anchor, wiring)
         self.anchor, self.wiring = anchor, wiring
         self.alpha, self.beta = alpha, beta
-        self.backbone = backbone
+        self.backbone = module("backbone", backbone)
         self.relevance = Relevance(width, len(self.tasks))
         self.parallel = Relevance(width, len(self.tasks)) if wiring == "parallel" else None
         held = [wiring == "curve" and (anchor == "detached" or self.alpha[task] == 0) for task in self.tasks]
         self.context_curves = ReferencedCurves(
-            contexts, reference=_checked_reference(reference, contexts), held=held, grid=grid or COARSE, mode=mode
+            contexts,
+            reference=_checked_reference(reference, contexts),
+            held=held,
+            grid=grid_or(grid, COARSE),
+            mode=mode,
         )
         self.served_curve = (
             IsotonicLayer(len(self.tasks), grid=FINE, extrapolation="extend") if anchor == "detached" else None
@@ -158,6 +174,8 @@ class DualHead(nn.Module):
         labels: Labels,
         mask: Mapping[str, Tensor] | None = None,
         weight: Tensor | None = None,
+        *,
+        negative_rate: NegativeRate | None = None,
     ) -> Tensor:
         """Sum over the tasks of both heads' log losses, weighted by beta and alpha.
 
@@ -166,12 +184,17 @@ class DualHead(nn.Module):
             labels: Labels in [0, 1] of each task, ``[batch]``.
             mask: For some tasks, which rows have a label; labels of the other rows are not read.
             weight: Weight of each row, ``[batch]``.
+            negative_rate: Share of the negatives that was kept when the log was sampled: one number for all tasks, one
+                per row ``[batch]``, or a mapping with such of the tasks whose negatives were sampled. Logits are
+                compared with the labels at an offset of -log(rate), so both heads learn real traffic, and nothing is to
+                be corrected at serving.
         """
-        observed = torch.stack([outputs[task].observed_logit for task in self.tasks], dim=1)
+        observed = stacked_logits(outputs, self.tasks, "observed_logit")
         label, weights = stacked_labels(self.tasks, labels, mask, weight, observed)
+        observed = sampled(observed, self.tasks, negative_rate)
         total = (self._factors(self._beta) * weighted_bce(observed, label, weights)).sum()
         if any(self._alpha.values()):
-            served = torch.stack([outputs[task].served_logit for task in self.tasks], dim=1)
+            served = sampled(stacked_logits(outputs, self.tasks, "served_logit"), self.tasks, negative_rate)
             total = total + (self._factors(self._alpha) * weighted_bce(served, label, weights)).sum()
         return total
 
@@ -189,6 +212,8 @@ class DualHead(nn.Module):
         labels: Labels,
         mask: Mapping[str, Tensor] | None = None,
         weight: Tensor | None = None,
+        *,
+        negative_rate: NegativeRate | None = None,
     ) -> Self:
         """Fit the served curve exactly to these rows, as the last step of training; relevance does not change.
 
@@ -200,8 +225,9 @@ class DualHead(nn.Module):
             labels: Labels in [0, 1] of each task, ``[batch]``.
             mask: For some tasks, which rows have a label.
             weight: Weight of each row, ``[batch]``.
+            negative_rate: As in `loss`.
         """
-        return self.fit_served(self.served_sums(features, labels, mask, weight))
+        return self.fit_served(self.served_sums(features, labels, mask, weight, negative_rate=negative_rate))
 
     @torch.no_grad()
     def served_sums(
@@ -210,6 +236,8 @@ class DualHead(nn.Module):
         labels: Labels,
         mask: Mapping[str, Tensor] | None = None,
         weight: Tensor | None = None,
+        *,
+        negative_rate: NegativeRate | None = None,
     ) -> dict[str, Histogram]:
         """The sums of these rows that `fit_served` needs, one histogram per labelled task; batches can be merged."""
         training = self.training
@@ -217,13 +245,17 @@ class DualHead(nn.Module):
         self.train(training)
         label, weights = stacked_labels(self.tasks, labels, mask, weight, event.cpu())
         weights = weights.expand_as(label)
-        logit, y, w = (part.double().cpu().numpy() for part in (event, label, weights))
+        shift = sampled(torch.zeros_like(label).double(), self.tasks, negative_rate)
+        logit, y, w, rate = (part.double().cpu().numpy() for part in (event, label, weights, (-shift).exp()))
         sums = {}
         for unit, task in enumerate(self.tasks):
             rows = w[:, unit] > 0
             if rows.any():
                 column = w[rows, unit]
-                sums[task] = Histogram.from_arrays(logit[rows, unit], y[rows, unit], weight=column, grid=FINE)
+                kept = rate[rows, unit].clip(max=1.0)  # by rounding it can be above
+                sums[task] = Histogram.from_arrays(
+                    logit[rows, unit], y[rows, unit], weight=column, negative_rate=kept, grid=FINE
+                )
         return sums
 
     @torch.no_grad()
@@ -231,6 +263,9 @@ class DualHead(nn.Module):
         """Fit the served curves exactly to the sums of `served_sums`; a task without sums keeps its curve."""
         if self.served_curve is None:
             raise InputError("refit_served: expected anchor='detached', got 'joint'; relevance itself is served there")
+        for task, histogram in mapping("sums", sums, advice="use served_sums").items():
+            choice("sums", task, self.tasks, advice="name tasks of the model")
+            instance(f"sums {task!r}", histogram, Histogram, advice="use served_sums")
         values = self.served_curve.knot_values()[:, 1:].double().cpu().numpy()
         for unit, task in enumerate(self.tasks):
             if task in sums:
@@ -252,8 +287,7 @@ class DualHead(nn.Module):
         >>> model.curves("calibration").contexts
         ('task',)
         """
-        if kind not in ("bias", "calibration"):
-            raise InputError(f"kind: expected 'bias' or 'calibration', got {kind!r}; choose one")
+        choice("kind", kind, ("bias", "calibration"))
         if kind == "bias":
             return bias_curves(self.context_curves, self.tasks)
         return served_curves(self.served_curve, self.tasks, FINE)
@@ -272,20 +306,16 @@ def checked_tasks(tasks: Sequence[str], decreasing: Sequence[str]) -> tuple[tupl
     >>> checked_tasks(["click", "skip"], ["skip"])
     (('click', 'skip'), ('skip',))
     """
-    names = (tasks,) if isinstance(tasks, str) else tuple(tasks)
-    falling = (decreasing,) if isinstance(decreasing, str) else tuple(decreasing)
-    if not names or len(set(names)) < len(names):
-        raise InputError(f"tasks: expected distinct names, got {list(names)}; name each label once")
-    if not set(falling) <= set(names):
-        raise InputError(f"decreasing: expected some of {list(names)}, got {list(falling)}; name tasks only")
-    return names, falling
+    given = names("tasks", [tasks] if isinstance(tasks, str) else tasks, advice="name each label once")
+    if not given:
+        raise InputError("tasks: expected at least one name, got none; name each label once")
+    falling = [decreasing] if isinstance(decreasing, str) else decreasing
+    return given, names("decreasing", falling, given, advice="name tasks only")
 
 
 def _check_wiring(anchor: str, wiring: str) -> None:
-    if anchor not in ("joint", "detached"):
-        raise InputError(f"anchor: expected 'joint' or 'detached', got {anchor!r}; 'joint' is the paper's")
-    if wiring not in ("curve", "parallel"):
-        raise InputError(f"wiring: expected 'curve' or 'parallel', got {wiring!r}; use 'curve'")
+    choice("anchor", anchor, ("joint", "detached"), advice="'joint' is the paper's")
+    choice("wiring", wiring, ("curve", "parallel"), advice="use 'curve'")
     if wiring == "parallel" and anchor == "detached":
         raise InputError(
             "wiring: expected anchor='joint' with 'parallel', got 'detached'; nothing would train relevance"
@@ -293,9 +323,8 @@ def _check_wiring(anchor: str, wiring: str) -> None:
 
 
 def _checked_reference(reference: Mapping[str, int] | None, contexts: Mapping[str, int]) -> dict[str, int]:
-    ids = dict.fromkeys(contexts, 0) | dict(reference or {})
-    for name, id_ in ids.items():
-        if name not in contexts or not 0 <= id_ < contexts[name]:
-            known = {key: f"0 to {size - 1}" for key, size in contexts.items()}
-            raise InputError(f"reference: expected an id of {known}, got {name}={id_}; choose another")
-    return ids
+    given = mapping("reference", {} if reference is None else reference, advice="give an id of each feature")
+    for name, id_ in given.items():
+        choice("reference", name, list(contexts), advice="name a context feature")
+        count(f"reference {name!r}", id_, 0, contexts[name] - 1, advice="give an id of the feature")
+    return dict.fromkeys(contexts, 0) | dict(given)

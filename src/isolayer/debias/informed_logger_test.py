@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from isolayer.debias.logger_score import logger_score, quantile_buckets
 from isolayer.errors import InputError
+from isolayer.fitting.columns import numbers
 from isolayer.metrics.rows import Floats, codes, finite, labels, probs, same_length, summed
 from isolayer.metrics.sums import over
 
@@ -105,7 +106,9 @@ def logger_test(
         raise InputError(
             f"session: expected lists of several items, {rows - len(sessions)} rows share one; use more rows"
         )
-    given = relevance[:, None] if features is None else np.column_stack([np.asarray(features, np.float64), relevance])
+    given = relevance[:, None]
+    if features is not None:
+        given = np.column_stack([numbers("features", features, rows, dims=2), relevance])
     score = logger_score(given, place, list_)
     buckets = int(np.clip(math.sqrt(rows / (_CELL_ROWS * len(positions))), 1, _MOST_BUCKETS))
     cell = (at * buckets + quantile_buckets(score, buckets)) * buckets + quantile_buckets(relevance, buckets)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from isolayer.fitting.columns import whole
 from isolayer.metrics.rows import Floats, codes, labels, summed, weights
+from isolayer.settings import confidence, count
 
 _STEPS = 50  # at most; Newton's method needs about six
 
@@ -36,7 +37,9 @@ class Harvested:
 
     def interval(self, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of a confidence interval of the ratio, ``[positions]``."""
-        width = NormalDist().inv_cdf(0.5 + level / 2) * np.where(np.isfinite(self.ratio), self.log_error, np.nan)
+        width = NormalDist().inv_cdf(0.5 + confidence(level) / 2) * np.where(
+            np.isfinite(self.ratio), self.log_error, np.nan
+        )
         return np.asarray(self.ratio * np.exp(-width)), np.asarray(self.ratio * np.exp(width))
 
     @property
@@ -50,7 +53,7 @@ class Harvested:
         >>> harvest(["a", "a"] * 20, [0, 2] * 20, [1, 1, 1, 0] * 10).examination(4).round(2).tolist()
         [1.0, nan, 0.5, nan]
         """
-        place = whole("position", self.position, positions)
+        place = whole("position", self.position, count("positions", positions))
         found = np.full(positions, np.nan)
         found[place] = self.ratio
         return found
@@ -77,11 +80,13 @@ def harvest(unit: Any, position: Any, label: Any, *, weight: Any = None) -> Harv
     return harvest_table(*unit_table(unit, position, label, weight))
 
 
-def unit_table(unit: Any, position: Any, label: Any, weight: Any = None) -> tuple[Floats, Floats, NDArray[Any]]:
+def unit_table(
+    unit: Any, position: Any, label: Any, weight: Any = None, *, name: str = "unit"
+) -> tuple[Floats, Floats, NDArray[Any]]:
     """Rows and events of every unit at every position, ``[units, positions]``, and the positions."""
     y = labels(label)
     place, keys = codes("position", position, len(y))
-    owner, units = codes("unit", unit, len(y))
+    owner, units = codes(name, unit, len(y))
     at, size = owner * len(keys) + place, len(units) * len(keys)
     count = weights(weight, len(y))
     shown = summed(at, count, size).reshape(len(units), -1)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.errors import InputError
-from isolayer.metrics.rows import Floats, codes, finite, same_length
+from isolayer.fitting.columns import numbers
+from isolayer.metrics.rows import Floats, codes, finite
 
 
 def logger_score(features: Any, position: Any, session: Any = None) -> Floats:
@@ -24,11 +24,8 @@ def logger_score(features: Any, position: Any, session: Any = None) -> Floats:
         position: Where each row was shown, ``[n]``.
         session: The list that each row belongs to, ``[n]``; by default ranks are those in the whole log.
     """
-    x = np.asarray(features, dtype=np.float64)
     place = finite("position", position)
-    if x.ndim != 2 or not np.isfinite(x).all():
-        raise InputError(f"features: expected finite numbers of shape [n, features], got {x.shape}; repair the columns")
-    same_length("features", x, len(place))
+    x = numbers("features", features, len(place), dims=2)
     list_, _ = codes("session", np.zeros(len(place)) if session is None else session, len(place))
     order = np.lexsort((place, list_))
     size = np.bincount(list_)

@@ -22,6 +22,8 @@ from isolayer.debias.serving import Serving
 from isolayer.errors import InputError
 from isolayer.nn.context_ids import checked_ids
 from isolayer.nn.frozen import FrozenCurves
+from isolayer.nn.inputs import module
+from isolayer.settings import choice, count, instance, number
 
 _MOST_CONTEXTS = 4096
 Given = Literal["features", "relevance"]
@@ -56,10 +58,9 @@ class PositionPredictor(nn.Module):
         self, model: DualHead, tower: nn.Module, *, width: int, given: Given = "features", gamma: float = 1.0
     ) -> None:
         super().__init__()
-        if given not in ("features", "relevance"):
-            raise InputError(f"given: expected 'features' or 'relevance', got {given!r}; choose one")
-        if not (gamma > 0 and math.isfinite(gamma)):
-            raise InputError(f"gamma: expected a positive number, got {gamma}; the tower would not be trained")
+        instance("model", model, DualHead, advice="build a DualHead first")
+        choice("given", given, ("features", "relevance"))
+        gamma = number("gamma", gamma, 0, advice="at 0 the tower would not be trained")
         self.sizes = list(model.context_curves.contexts.values())
         combinations = math.prod(self.sizes)
         if combinations > _MOST_CONTEXTS:
@@ -69,8 +70,8 @@ class PositionPredictor(nn.Module):
             )
         if model.wiring != "curve":
             raise InputError("wiring: expected 'curve', got 'parallel'; its curves do not read relevance")
-        self.model, self.tower, self.given, self.gamma = model, tower, given, gamma
-        self.predict = nn.Linear(width, combinations)
+        self.model, self.tower, self.given, self.gamma = model, module("tower", tower), given, gamma
+        self.predict = nn.Linear(count("width", width, advice="give the width of the tower's output"), combinations)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -104,11 +105,13 @@ class PositionPredictor(nn.Module):
         weight: Tensor | None = None,
     ) -> Tensor:
         """The model's loss, and gamma times the log loss of the contexts that are known."""
+        instance("outputs", outputs, PooledHeads, advice="pass what forward returned")
+        total = self.model.loss(outputs, labels, mask, weight)
         known = outputs.context_id >= 0
         share = known.to(outputs.context_logits.dtype) if weight is None else weight * known
         each = cross_entropy(outputs.context_logits, outputs.context_id, reduction="none", ignore_index=-1)
         missed = (each * share).sum() / share.sum().clamp(min=torch.finfo(each.dtype).tiny)
-        return self.model.loss(outputs, labels, mask, weight) + self.gamma * missed
+        return total + self.gamma * missed
 
     def serving(self) -> Serving:
         """A copy that takes features alone; its probabilities are averaged over the contexts it expects."""

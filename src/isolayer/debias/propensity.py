@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from isolayer.errors import InputError
 from isolayer.fitting.columns import numbers, some, whole
 from isolayer.metrics import rows
+from isolayer.settings import count
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -54,6 +55,7 @@ def em_propensity(
     [1.0, 0.5]
     """
     table = numbers("features", features, dims=2)
+    positions, rounds = count("positions", positions), count("rounds", rounds, advice="100 is usual")
     where, clicked, weights = _columns(position, label, weight, positions)
     if len(table) != len(where):
         raise InputError(f"features: expected {len(where)} rows, as position has, got {len(table)}; align them")

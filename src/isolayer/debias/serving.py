@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from isolayer.nn.frozen import FrozenCurves
+from isolayer.nn.inputs import module
+from isolayer.settings import choice, count, instance, names
 
 BIAS_RATE = 10.0  # biases learn this many times faster than the slopes of curves; see `parameter_groups`
 
@@ -34,7 +36,7 @@ class Relevance(nn.Linear):
     curve_lr_factors: ClassVar[Mapping[str, float]] = {"bias": BIAS_RATE}
 
     def __init__(self, width: int, tasks: int) -> None:
-        super().__init__(width, tasks, bias=False)
+        super().__init__(count("width", width, advice="give the width of the backbone's output"), tasks, bias=False)
         self.bias = nn.Parameter(torch.zeros(tasks))
 
 
@@ -73,10 +75,17 @@ class Serving(nn.Module):
         shares_given: Literal["features", "relevance"] = "features",
     ) -> None:
         super().__init__()
-        self.tasks, self.shares_given = tuple(tasks), shares_given
+        self.tasks = names("tasks", tasks, advice="name each label once")
+        falling = names("decreasing", decreasing, self.tasks, advice="name tasks only")
+        self.shares_given = choice("shares_given", shares_given, ("features", "relevance"))
+        for name, part in {"backbone": backbone, "relevance": relevance, "shares": shares}.items():
+            if name != "shares" or part is not None:
+                module(name, part)
+        if curve is not None:
+            instance("curve", curve, FrozenCurves, advice="use FrozenCurves.from_layer")
         self.backbone, self.relevance, self.shares = copy.deepcopy((backbone, relevance, shares))
         self.curve = copy.deepcopy(curve)
-        self.register_buffer("sign", torch.tensor([-1.0 if task in decreasing else 1.0 for task in tasks]))
+        self.register_buffer("sign", torch.tensor([-1.0 if task in falling else 1.0 for task in self.tasks]))
         self.eval().requires_grad_(False)
 
     @property

@@ -6,6 +6,7 @@ examine and to like.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from isolayer.debias.baselines import ContextTables, Mask, Naive, product_logit
-from isolayer.debias.loss import Heads, Labels, stacked_labels
+from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits
 from isolayer.errors import InputError
-from isolayer.nn.context_ids import checked_ids
+from isolayer.fitting.columns import numbers, refuse, some
+from isolayer.nn.context_ids import checked_ids, id_column
+from isolayer.settings import mapping, number, text
 
 
 class InversePropensity(Naive):
@@ -52,12 +55,12 @@ class InversePropensity(Naive):
         decreasing: Sequence[str] = (),
     ) -> None:
         super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
-        table = torch.as_tensor(propensity, dtype=torch.get_default_dtype())
-        if table.dim() != 1 or not len(table) or not bool((table > 0).all() and table.isfinite().all()):
-            raise InputError(f"propensity: expected positive numbers [positions], got {table.tolist()}; estimate them")
-        if not 0 < clip <= 1:
-            raise InputError(f"clip: expected a number in (0, 1], got {clip}; 0.01 is usual")
-        self.feature = feature
+        column = some("propensity", numbers("propensity", propensity))
+        if not (column > 0).all():
+            refuse("propensity", column, column > 0, "positive numbers", "estimate them again, or drop the position")
+        clip = number("clip", clip, 0, 1, ends="(]", advice="0.01 is usual")
+        self.feature = text("feature", feature, advice="name the context feature that is the position")
+        table = torch.as_tensor(column, dtype=torch.get_default_dtype())
         # The first entry is that of id -1, an unknown position, with weight 1.
         self.register_buffer("factors", torch.cat([torch.ones(1), 1 / table.clamp(min=clip)]))
 
@@ -113,15 +116,17 @@ class DualLearning(Naive):
     ) -> None:
         super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
         self.examination = ContextTables(contexts, len(self.tasks))
-        self.group, self.clip = group, clip
+        self.group = text("group", group, advice="name the key of the context that holds the list of each row")
+        self.clip = number("clip", clip, 0, math.inf, ends="(]", advice="100 is usual")
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
         """Logits of every task, and what its event adds to both losses."""
-        if self.group not in context:
+        if self.group not in mapping("context", context, advice="give ids of each feature"):
             raise InputError(f"context: expected {self.group!r}, the list of each row, got {sorted(context)}; add it")
         relevance = self.relevance(self.represent(features, context))
         examination = self.examination(context)
-        lists, row = torch.unique(context[self.group], return_inverse=True)
+        group = id_column(context, self.group, len(relevance))
+        lists, row = torch.unique(group, return_inverse=True)
         cost = torch.zeros_like(relevance)
         for one, other in ((relevance, examination), (examination, relevance)):
             first = _first(other.detach(), row, len(lists))
@@ -151,11 +156,11 @@ def _cost(
     unseen: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """``unseen(r) + y * event_cost`` of each row, averaged by weight and summed over tasks."""
-    relevance = torch.stack([outputs[task].relevance_logit for task in model.tasks], dim=1)
-    costs = [cost for task in model.tasks if (cost := outputs[task].event_cost) is not None]
+    relevance = stacked_logits(outputs, model.tasks, "relevance_logit")
+    cost = stacked_logits(outputs, model.tasks, "event_cost")
     label, weights = stacked_labels(model.tasks, labels, mask, weight, relevance)
     event = torch.where(model.sign > 0, label, 1 - label)
-    loss = weights * (unseen(relevance) + event * torch.stack(costs, dim=1))
+    loss = weights * (unseen(relevance) + event * cost)
     return (loss.sum(0) / weights.sum(0).clamp(min=torch.finfo(loss.dtype).tiny)).sum()
 
 

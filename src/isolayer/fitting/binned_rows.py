@@ -27,7 +27,8 @@ class BinnedRows:
         context: Context of each spot, shape ``[spots]``, in ``0 .. contexts - 1``, in order.
         left: Knot at or left of the mean logits of its cells, in ``0 .. knots - 2``, in order within a context.
         fraction: How far beyond it, in steps; in [0, 1].
-        offset: What to add to the interpolated value: only for rows outside the grid, where curves have slope 1.
+        offset: What to add to the interpolated value: how far rows are outside the grid, where curves have slope 1, and
+            minus the logarithm of the share of negatives that was kept.
         weight: Weight of the cell.
         positive: Weight of its positives.
         contexts: Number of contexts.
@@ -60,6 +61,7 @@ class BinnedRows:
     def _some(cls, histogram: Histogram, cells: slice | Ints, context: Ints, contexts: int) -> BinnedRows:
         weight, grid = histogram.weight[cells], histogram.grid
         left, fraction, offset = _place(histogram.logit[cells] / weight, histogram.bin[cells], grid)
+        offset -= np.log(histogram.negative_rate[cells])
         return cls._packed(context, left, (fraction, offset, weight, histogram.positive[cells]), contexts, grid.buckets)
 
     @classmethod

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.fitting.columns import refuse_other
+from isolayer.settings import listed, shown
 
 Codes = NDArray[np.int64]
 Column = Any  # whatever `encode` takes
@@ -43,7 +44,9 @@ def context_names(contexts: Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(contexts, str):
         raise InputError(f"contexts: expected names in a tuple, got {contexts!r}; use ({contexts!r},)")
-    names = tuple(contexts)
+    names = listed(contexts)
+    if names is None:
+        raise InputError(f"contexts: expected names of columns, got {shown(contexts)}; name each column")
     if not all(isinstance(name, str) and name for name in names):
         raise InputError(f"contexts: expected names of columns, got {names}; name each column")
     if len(set(names)) < len(names):

@@ -108,18 +108,6 @@ def columns(frame: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: found[name] for name in wanted}
 
 
-def shares(name: str, values: Floats) -> Floats:
-    """Numbers in (0, 1], or an error that says the range found.
-
-    >>> shares("negative_rate", np.array([0.1, 1.0])).tolist()
-    [0.1, 1.0]
-    """
-    if not ((values > 0) & (values <= 1)).all():
-        got = f"{values.min()} to {values.max()}"
-        raise InputError(f"{name}: expected shares in (0, 1], got {got}; give the share of negatives that was kept")
-    return values
-
-
 def times(name: str, values: Any, half_life: float | timedelta) -> tuple[Floats, float]:
     """A time column as numbers, and a half-life in the same unit: seconds for datetimes.
 

@@ -1,12 +1,14 @@
-"""The histogram: everything the exact fit needs to know about the rows, as sums per (context, fold, bin).
+"""The histogram: everything the exact fit needs to know about the rows, as sums per context, fold, bin and rate.
 
 Sums can be added, subtracted and scaled; so fitting in batches, forgetting, taking a day out again and cross-validation
 are exact, and an engine that can GROUP BY can make the same object as :meth:`Histogram.from_arrays`. Bins are a quarter
-of a knot step wide and keep the mean logit of their rows. Nothing here knows of curves.
+of a knot step wide and keep the mean logit of their rows. Rows whose negatives were sampled at different rates stay
+apart, because the fit shifts each by its own rate. Nothing here knows of curves.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -18,16 +20,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, offered
 from isolayer.fitting import columns
+from isolayer.fitting.adding import add_up
 from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
-from isolayer.grid import Grid
+from isolayer.fitting.negative_rates import checked_rates, distinct_rates
+from isolayer.grid import Grid, grid_or
+from isolayer.settings import count, instance, mapping, number
 
 Sums = NDArray[np.float64]
 
 BINS_PER_STEP = 4
-LEAST_WEIGHT, MOST_WEIGHT = 1e-200, 1e100  # less is none; squares of what lies between are still numbers
+LEAST_WEIGHT, MOST_WEIGHT = 1e-200, 1e100  # smaller weights count as zero; the range keeps squares finite
 _SUMS = ("count", "weight", "weight_squared", "positive", "logit")
-Place = tuple[Codes, NDArray[Any], NDArray[Any]]  # group, fold and bin, each [cells] or [rows]
-_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few rows there are
+Place = tuple[Codes, NDArray[Any], NDArray[Any], Sums | float]  # group, fold, bin and negative rate, [cells] or [rows]
 
 
 def bins(grid: Grid) -> int:
@@ -47,31 +51,34 @@ def bin_of(logit: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.int64]:
     >>> bin_of(np.array([-9.0, 0.0, 0.3, 1.0]), Grid(lower=0, upper=1, step=0.5)).tolist()
     [0, 1, 3, 9]
     """
-    place = np.floor((np.asarray(logit, np.float64) - grid.lower) * (BINS_PER_STEP / grid.step))
+    near = np.clip(np.asarray(logit, np.float64), grid.lower - grid.step, grid.upper + grid.step)  # no overflow
+    place = np.floor((near - grid.lower) * (BINS_PER_STEP / grid.step))
     return np.asarray(place.clip(-1, bins(grid) - 2).astype(np.int64) + 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Sums of the rows of each (group, fold, bin) that has any.
+    """Sums of the rows of each (group, fold, bin, negative rate) that has any.
 
     A *group* is a combination of context values; groups are numbered in the lexicographic order of their keys, missing
-    last, and rows are sorted by (group, fold, bin). Make one by :meth:`from_arrays`.
+    last, and cells are sorted by (group, fold, bin, negative rate). Make one by :meth:`from_arrays`.
 
     Args:
         grid: Where the knots, and so the bins, are.
         contexts: Names of the context columns, coarse to fine.
-        keys: One array a context column: its value in each group, shape ``[groups]``.
+        keys: One array per context column: its value in each group, shape ``[groups]``.
         group: Group of each cell, shape ``[cells]``.
         fold: Fold of each cell; zeros when there are no folds.
         bin: Bin of each cell, in the numbering of :func:`bin_of`.
+        negative_rate: Share of the negatives that was kept when the rows of the cell were sampled; 1 if all were.
         count: How many rows fell into the cell.
         weight: Sum of their weights.
         weight_squared: Sum of the squares of their weights, for the effective number of rows.
         positive: Weighted sum of their labels.
         logit: Weighted sum of their logits.
         source: What was read, as plain values where known: the names of the ``score`` and ``label`` columns, the
-            ``scale`` of the scores, the ``negative_rate``. Histograms with different sources cannot be merged.
+            ``scale`` of the scores, the ``negative_rate``, the ``weight_kind``. Only histograms whose sources agree can
+            be merged.
 
     >>> histogram = Histogram.from_arrays([0.1, 0.2, 9.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
     >>> histogram.keys[0].tolist(), histogram.group.tolist(), histogram.count.tolist(), histogram.positive.tolist()
@@ -84,6 +91,7 @@ class Histogram:
     group: Codes
     fold: NDArray[np.int8]
     bin: NDArray[np.int32]
+    negative_rate: Sums
     count: Sums
     weight: Sums
     weight_squared: Sums
@@ -100,6 +108,7 @@ class Histogram:
         weight: ArrayLike | None = None,
         fold: ArrayLike | None = None,
         *,
+        negative_rate: ArrayLike | float = 1.0,
         grid: Grid | None = None,
     ) -> Histogram:
         """Sum rows given as columns.
@@ -110,23 +119,27 @@ class Histogram:
             context: Context columns by name, coarse to fine: strings, integers or booleans, shape ``[n]``.
             weight: Weights from 0 to ``MOST_WEIGHT``; by default 1. A row of less than ``LEAST_WEIGHT`` is absent.
             fold: Fold of each row, 0 to 126; by default all in fold 0.
+            negative_rate: Share of the negatives that was kept when rows were sampled, in (0, 1]: one number, or one
+                per row, with few distinct values.
             grid: Where the knots are; by default ``Grid()``.
         """
-        grid, context = grid or Grid(), context or {}
+        grid, context = grid_or(grid), mapping("context", {} if context is None else context, advice="name columns")
         logits, labels, weights = _checked_rows(logit, label, weight)
         folds = np.zeros(len(logits), np.int64) if fold is None else columns.whole("fold", fold, 127, len(logits))
+        rate = checked_rates(negative_rate, len(logits))
         coded = {name: encode(column, name) for name, column in context.items()}
         for name, (_, codes) in coded.items():
             columns.same_length(f"context {name}", len(codes), len(logits))
         if weights is not None and not (weights >= LEAST_WEIGHT).all():
             used = np.flatnonzero(weights >= LEAST_WEIGHT)
             logits, labels, weights, folds = logits[used], labels[used], weights[used], folds[used]
+            rate = rate if isinstance(rate, float) else rate[used]
             coded = {name: (vocabulary, codes[used]) for name, (vocabulary, codes) in coded.items()}
         sizes = [len(vocabulary) for vocabulary, _ in coded.values()]
         parts, group = combine([codes for _, codes in coded.values()], sizes, len(logits))
         keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded.values(), parts, strict=True))
         sums = _sums_of_rows(logits, labels, weights)
-        return cls._gather(grid, tuple(context), keys, (group, folds, bin_of(logits, grid)), sums)
+        return cls._gather(grid, tuple(context), keys, (group, folds, bin_of(logits, grid), rate), sums)
 
     @classmethod
     def from_table(
@@ -155,7 +168,7 @@ class Histogram:
             folds: Number of folds, by a hash of the score, or that and the column to hash.
             on_bad_rows: Whether rows that cannot be used are an error, or are left out with a warning.
         """
-        columns = (context_names(contexts), score, label, weight, scale, grid or Grid(), folds)
+        columns = (context_names(contexts), score, label, weight, scale, grid_or(grid), folds)
         histogram = offered("histogram_from_table")(table, *columns, on_bad_rows=on_bad_rows)
         return cast("Histogram", histogram)
 
@@ -165,7 +178,7 @@ class Histogram:
         return cast("Histogram", offered("load_histogram")(path))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write one Parquet file, a row a cell, in one step."""
+        """Write one Parquet file, one row per cell, in one step."""
         offered("save_histogram")(self, path)
 
     def fingerprint(self) -> str:
@@ -177,7 +190,10 @@ class Histogram:
         """
         words = [*self.contexts, *("\0".join(map(str, key.tolist())) for key in self.keys)]
         digest = sha256("\0".join(words).encode())
-        for place, places in ((self.group, self.groups), (self.bin, bins(self.grid))):
+        rates = distinct_rates(self.negative_rate)[0]
+        rate = np.searchsorted(rates, self.negative_rate)
+        digest.update(rates.tobytes())
+        for place, places in ((self.group, self.groups), (self.bin, bins(self.grid)), (rate, len(rates))):
             for column in (self.count, self.weight, self.positive):
                 # Engines add in different orders, so the last digits of a sum are not part of its identity.
                 digest.update(np.round(np.bincount(place, column, minlength=places), 6).tobytes())
@@ -194,14 +210,18 @@ class Histogram:
         source: Mapping[str, Any] | None = None,
     ) -> Histogram:
         """Add up what falls into the same place; ``sums`` in the order of `_SUMS`, None as the column before."""
-        group, fold, at = place
-        folds, groups = int(fold.max(initial=0)) + 1, len(keys[0]) if keys else 1
-        cell = (group * folds + fold) * bins(grid) + at
-        cells, totals = _add_up(cell, groups * folds * bins(grid), sums)
-        group, rest = np.divmod(cells, folds * bins(grid))
-        fold, at = np.divmod(rest, bins(grid))
-        fold, at, columns = fold.astype(np.int8), at.astype(np.int32), dict(zip(_SUMS, totals, strict=True))
-        return cls(grid, contexts, keys, group, fold, at, source=source or {}, **columns)
+        group, fold, at, rate = place
+        rates, code = distinct_rates(rate)
+        sizes = (len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1, bins(grid), len(rates))
+        cell = ((group * sizes[1] + fold) * sizes[2] + at) * sizes[3] + code
+        cells, totals = add_up(cell, math.prod(sizes), sums)
+        cells, code = np.divmod(cells, sizes[3])
+        cells, at = np.divmod(cells, sizes[2])
+        group, fold = np.divmod(cells, sizes[1])
+        columns = {"negative_rate": rates[code], **dict(zip(_SUMS, totals, strict=True))}
+        return cls(
+            grid, contexts, keys, group, fold.astype(np.int8), at.astype(np.int32), source=source or {}, **columns
+        )
 
     @property
     def groups(self) -> int:
@@ -252,13 +272,12 @@ class Histogram:
     def scaled(self, factor: float) -> Histogram:
         """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
 
-        BinnedRows that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
+        Cells that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
 
         >>> Histogram.from_arrays([0.1], [1]).scaled(0.5).weight.tolist()
         [0.5]
         """
-        if not (np.isfinite(factor) and factor > 0):
-            raise InputError(f"factor: expected a positive number, got {factor}; use one in (0, 1] to forget")
+        factor = number("factor", factor, 0, advice="use one in (0, 1] to forget")
         if factor == 1:
             return self
         factors = {"weight": factor, "weight_squared": factor**2, "positive": factor, "logit": factor}
@@ -272,11 +291,11 @@ class Histogram:
         >>> histogram.level(0).count.tolist()
         [2.0]
         """
-        if depth == len(self.contexts):
+        if count("depth", depth, 0, len(self.contexts), advice="0 is all rows together") == len(self.contexts):
             return self
         parent, first = self.parents(depth)
         keys = tuple(key[first] for key in self.keys[:depth])
-        place = parent[self.group], self.fold, self.bin
+        place = parent[self.group], self.fold, self.bin, self.negative_rate
         return self._gather(self.grid, self.contexts[:depth], keys, place, [*self._sums()], self.source)
 
     def parents(self, depth: int) -> tuple[Codes, Codes]:
@@ -289,28 +308,31 @@ class Histogram:
 
     def folded(self) -> Histogram:
         """The same rows with no folds."""
-        if not self.fold.any():
-            return self
-        place = self.group, np.zeros_like(self.fold), self.bin
+        return replace(self, fold=np.zeros_like(self.fold)).merged_cells() if self.fold.any() else self
+
+    def merged_cells(self) -> Histogram:
+        """The same rows, cells that have come to share a place added up."""
+        place = self.group, self.fold, self.bin, self.negative_rate
         return self._gather(self.grid, self.contexts, self.keys, place, [*self._sums()], self.source)
 
     def split(self, fold: int) -> tuple[Histogram, Histogram]:
         """The rows outside one fold, and the rows in it; groups keep their numbers, and may be empty."""
-        inside = self.fold == fold
-        return self._cells(~inside).folded(), self._cells(inside).folded()
+        inside = self.fold == count("fold", fold, 0, 126, advice="folds are numbered from 0")
+        return self.only_cells(~inside).folded(), self.only_cells(inside).folded()
 
     def _sums(self) -> tuple[Sums, ...]:
         return tuple(getattr(self, name) for name in _SUMS)
 
-    def _cells(self, kept: NDArray[np.bool_]) -> Histogram:
-        part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", *_SUMS)}
+    def only_cells(self, kept: NDArray[np.bool_]) -> Histogram:
+        """The cells that are kept, ``[cells]``; groups keep their numbers, and may be empty."""
+        part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", "negative_rate", *_SUMS)}
         return replace(self, **part)
 
     def _kept(self, kept: NDArray[np.bool_]) -> Histogram:
         """Only some cells, and only the groups that still have one."""
         if kept.all():
             return self
-        part = self._cells(kept)
+        part = self.only_cells(kept)
         alive = np.zeros(self.groups, bool)
         alive[part.group] = True
         alive[:1] |= not self.keys  # without context columns there is always the one group
@@ -318,6 +340,7 @@ class Histogram:
         return replace(part, keys=keys, group=(np.cumsum(alive) - 1)[part.group])
 
     def _plus(self, other: Histogram, sign: float) -> Histogram:
+        instance("other", other, Histogram, advice="make it with Histogram.from_arrays or from_table")
         if self.grid != other.grid or self.contexts != other.contexts:
             raise InputError(
                 f"histograms: expected the same grid and contexts, got {self.grid}, {self.contexts} and {other.grid}, "
@@ -333,17 +356,15 @@ class Histogram:
         keys = tuple(words[part] for (words, _), part in zip(coded, parts, strict=True))
         group = np.concatenate([place[self.group], place[self.groups :][other.group]])
         fold, at = np.concatenate([self.fold, other.fold]), np.concatenate([self.bin, other.bin])
+        rate = np.concatenate([self.negative_rate, other.negative_rate])
         sums = [np.concatenate([a, sign * b]) for a, b in zip(self._sums(), other._sums(), strict=True)]
-        return self._gather(self.grid, self.contexts, keys, (group, fold, at), [*sums], source)
+        return self._gather(self.grid, self.contexts, keys, (group, fold, at, rate), [*sums], source)
 
 
 def _agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
     """What is known about the rows of either of two histograms; an error where they contradict each other."""
     for name in sorted(one.keys() & two.keys()):
-        both_sampled = name == "negative_rate" and None not in (
-            one[name],
-            two[name],
-        )  # each has its own weights
+        both_sampled = name == "negative_rate" and None not in (one[name], two[name])  # each row has its own
         if one[name] != two[name] and not both_sampled:
             raise InputError(
                 f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "
@@ -366,31 +387,6 @@ def _sums_of_rows(logit: Sums, label: Sums, weight: Sums | None) -> list[Sums | 
     if weight is None:
         return [None, None, None, label, logit]
     return [None, weight, weight**2, weight * label, weight * logit]
-
-
-def _add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list[Sums]]:
-    """Distinct cells, sorted, and the total of each column over the rows of each cell.
-
-    A column that is None has the totals of the one before it; the first, the number of rows.
-    """
-    if size <= max(_DENSE, 2 * len(cell)):
-        rows = np.bincount(cell, minlength=size)
-        cells = np.flatnonzero(rows)
-        totals = [rows[cells].astype(np.float64)]
-        for column in sums:
-            totals.append(totals[-1] if column is None else _table(cell, column, size)[cells])
-        return cells, totals[1:]
-    order = np.argsort(cell, kind="stable")
-    ordered = cell[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    totals = [np.diff(starts, append=len(cell)).astype(np.float64)]
-    for column in sums:
-        totals.append(totals[-1] if column is None else np.add.reduceat(column[order], starts))
-    return ordered[starts], totals[1:]
-
-
-def _table(cell: Codes, column: Sums, size: int) -> Sums:
-    return np.bincount(cell, column, minlength=size).astype(np.float64, copy=False)
 
 
 def _checked_rows(logit: ArrayLike, label: ArrayLike, weight: ArrayLike | None) -> tuple[Sums, Sums, Sums | None]:

@@ -15,11 +15,13 @@ import numpy as np
 from isolayer.errors import InputError, offered
 from isolayer.metrics.rows import Codes, Floats, both_classes, prob_rows, summed
 from isolayer.metrics.sums import over
+from isolayer.settings import choice, count, flag, instance
 
 Binning = Literal["mass", "width"]
 Norm = Literal["l1", "l2"]
 
 LOGIT_LIMIT = 20.0  # fixed bins span [-20, 20] in logit; the end bins take the rest
+MOST_BINS = 1 << 24  # of one set of sums
 _CELLS = 4096  # of the probability axis, for the kernel of smooth ECE
 
 
@@ -60,7 +62,7 @@ class BinSums:
         probability.
         """
         y, p, w = prob_rows(label, prob, weight)
-        at_least("bins", bins, 2)
+        bins = count("bins", bins, 2, MOST_BINS, advice="4096 is usual")
         with np.errstate(divide="ignore"):
             logit = np.log(p) - np.log1p(-p)  # -inf and inf fall in the end bins
         place = (np.clip(logit, -LOGIT_LIMIT, LOGIT_LIMIT) + LOGIT_LIMIT) * (bins / (2 * LOGIT_LIMIT))
@@ -98,6 +100,7 @@ class BinSums:
 
     def merge(self, other: BinSums) -> BinSums:
         """The sums of both sets of rows, over the same fixed bins; ``a + b`` is the same."""
+        instance("other", other, BinSums, advice="merge sums of the same kind")
         if self.weight.shape != other.weight.shape:
             mine, theirs = len(self.weight), len(other.weight)
             raise InputError(f"bins: expected the same bins on both sides, got {mine} and {theirs}; use from_rows")
@@ -120,25 +123,21 @@ class BinSums:
 
     def ece(self, *, bins: int = 15, binning: Binning = "mass", norm: Norm = "l1", debiased: bool = False) -> float:
         """See :func:`isolayer.metrics.ece`; its bins are unions of these bins, and given them it is exact."""
-        grouped = self.grouped(bins, binning)
-        return calibration_gap(grouped, norm, debiased)
+        norm, debiased = choice("norm", norm, ("l1", "l2")), flag("debiased", debiased)
+        return calibration_gap(self.grouped(bins, binning), norm, debiased)
 
     def grouped(self, bins: int, binning: Binning) -> BinSums:
         """The same sums over ``bins`` wider bins, of equal mass or of equal width in probability."""
-        at_least("bins", bins, 1)
-        code = self._coarse(bins, binning)
+        bins = count("bins", bins, 1, MOST_BINS, advice="15 is usual")
+        code = self._coarse(bins, choice("binning", binning, ("mass", "width")))
         return BinSums(*(summed(code, getattr(self, f.name), bins) for f in fields(self)))
 
     def _coarse(self, bins: int, binning: Binning) -> Codes:
         if binning == "mass":
             middle = np.cumsum(self.weight) - 0.5 * self.weight
             place = middle * (bins / self.weight.sum())
-        elif binning == "width":
-            place = (
-                np.nan_to_num(over(self.expected, self.weight)) * bins + 1e-9
-            )  # so that 3 / 5 is not rounded below its edge
-        else:
-            raise InputError(f"binning: expected 'mass' or 'width', got {binning!r}; choose one")
+        else:  # a little more, so that 3 / 5 is not rounded below its edge
+            place = np.nan_to_num(over(self.expected, self.weight)) * bins + 1e-9
         return np.asarray(np.clip(place, 0, bins - 1), dtype=np.intp)
 
     def smooth_ece(self) -> float:
@@ -180,8 +179,6 @@ def calibration_gap(bins: BinSums, norm: Norm, debiased: bool) -> float:
     if norm == "l2":
         square = share @ (gap**2 - variance) if debiased else share @ gap**2
         return math.sqrt(max(0.0, float(square)))
-    if norm != "l1":
-        raise InputError(f"norm: expected 'l1' or 'l2', got {norm!r}; choose one")
     if debiased:
         gap = gap - (_folded_mean(gap, np.sqrt(variance)) - gap)
     return max(0.0, float(share @ gap))
@@ -210,9 +207,3 @@ def smooth_gap(prob: Floats, residual: Floats, weight: float) -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if gap(middle) > middle else (low, middle)
     return high
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a count that is too small or not a whole number."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name}: expected a whole number >= {least}, got {value!r}; raise it")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from isolayer.metrics.bins import Binning, BinSums, Norm, at_least
+from isolayer.metrics.bins import Binning, BinSums, Norm
 from isolayer.metrics.ranking import query_weight, ranks
 from isolayer.metrics.rows import codes, prob_rows
 from isolayer.metrics.sums import Sums
+from isolayer.settings import count
 
 
 def pcoc(label: Any, prob: Any, weight: Any = None) -> float:
@@ -66,7 +67,7 @@ def ece_at_k(
     >>> ece_at_k([1, 0, 0, 1], [0.75, 0.1, 0.75, 0.2], [0, 0, 1, 1], k=1)
     0.25
     """
-    at_least("k", k, 1)
+    k = count("k", k, advice="10 is usual")
     y, p, w = prob_rows(label, prob, weight)
     code, key = codes("query", query, len(p))
     query_weight(code, len(key), w)

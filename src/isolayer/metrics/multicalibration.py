@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.errors import InputError
 from isolayer.metrics.rows import Codes, Floats, codes, prob_rows, summed
 from isolayer.metrics.sums import over
+from isolayer.settings import confidence
 
 _TERMS = 12  # of the alternating series: the 12th is below 1e-30 where it is used
 
@@ -66,8 +66,7 @@ def multicalibration_error(
     >>> result.group[np.argmax(result.group_sigma)].item(), result.p_value < 0.001
     ('1', True)
     """
-    if not 0 < level < 1:
-        raise InputError(f"level: expected a number between 0 and 1, got {level}; try 0.95")
+    level = confidence(level)
     y, p, w = prob_rows(label, prob, weight)
     order = np.argsort(p, kind="stable")
     p, y, w = p[order], y[order], w[order]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from isolayer.errors import InputError
-from isolayer.metrics.bins import at_least, auc_of_ties
+from isolayer.metrics.bins import auc_of_ties
 from isolayer.metrics.rows import (
     Codes,
     Floats,
@@ -21,6 +21,7 @@ from isolayer.metrics.rows import (
     weights,
 )
 from isolayer.metrics.sums import MeanSums, over
+from isolayer.settings import choice, count, mapping
 
 
 def auc(label: Any, score: Any, weight: Any = None) -> float:
@@ -56,10 +57,7 @@ def delta_auc_percent(
     >>> delta_auc_percent([0, 0, 1, 1], [1, 2, 3, 4], [1, 3, 2, 4], against="chance")
     100.0
     """
-    floors = {"auc": 0.0, "chance": 0.5}
-    if against not in floors:
-        raise InputError(f"against: expected 'auc' or 'chance', got {against!r}; choose one")
-    floor = floors[against]
+    floor = {"auc": 0.0, "chance": 0.5}[choice("against", against, ("auc", "chance"))]
     base = auc(label, baseline_score, weight) - floor
     if base <= 0:
         raise InputError(
@@ -76,7 +74,9 @@ def delta_auc_percent_by_task(
     >>> delta_auc_percent_by_task({"like": [0, 1]}, {"like": [0, 1]}, {"like": [0, 0]})
     {'like': 100.0}
     """
-    for name, columns in (("baseline_score", baseline_score), ("label", label)):
+    given = {"score": score, "baseline_score": baseline_score, "label": label}
+    for name, columns in given.items():
+        mapping(name, columns, advice="give a column for each task")
         missing = sorted(set(score) - set(columns))
         if missing:
             raise InputError(f"{name}: expected every task of score, got none for {missing}; add these columns")
@@ -157,18 +157,16 @@ def ndcg_sums(
     >>> (ndcg_sums([1, 0], [2, 1], [0, 0]) + ndcg_sums([0, 0], [2, 1], [1, 1], empty="zero")).mean
     0.5
     """
+    choice("gain", gain, ("exponential", "linear"))
+    choice("empty", empty, ("skip", "zero", "one"))
+    if k is not None:
+        k = count("k", k, advice="or None for whole lists")
     y, s = finite("grade", grade, booleans=True), finite("score", score)
     same_length("grade", y, len(s))
     if gain == "exponential":
         refuse_swapped("grade", y, "score", s, largest=4)
     if y.min() < 0:
         raise InputError(f"grade: expected values >= 0, got {y.min()}; shift the grades so that 0 is irrelevant")
-    if gain not in ("exponential", "linear"):
-        raise InputError(f"gain: expected 'exponential' or 'linear', got {gain!r}; choose one")
-    if empty not in ("skip", "zero", "one"):
-        raise InputError(f"empty: expected 'skip', 'zero' or 'one', got {empty!r}; choose one")
-    if k is not None:
-        at_least("k", k, 1)
     code, key = codes("query", query, len(s))
     of_query = query_weight(code, len(key), weights(weight, len(s)))
     gains = np.exp2(y) - 1 if gain == "exponential" else y

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 from isolayer.metrics.rows import Floats, codes, probs
 from isolayer.metrics.sums import SegmentSums, over
+from isolayer.settings import confidence, instance, mapping, number
 
 FIELD_EPSILON = 0.01  # F-RCE adds this to every label, so that a segment without events has a denominator
 
@@ -62,9 +63,8 @@ def ratio_table(sums: SegmentSums, *, level: float = 0.95) -> ObservedOverExpect
     >>> ratio_table(sums + sums).ratio.tolist()
     [2.0]
     """
-    if not 0 < level < 1:
-        raise InputError(f"level: expected a number between 0 and 1, got {level}; try 0.95")
-    z = NormalDist().inv_cdf(0.5 + level / 2)
+    _segment_sums(sums)
+    z = NormalDist().inv_cdf(0.5 + confidence(level) / 2)
     n, rate = sums.weight, sums.background_rate
     centre = (rate + over(np.full_like(n, z * z / 2), n)) / (1 + over(np.full_like(n, z * z), n))
     spread = np.sqrt(rate * (1 - rate) * n + z * z / 4) * z / (n + z * z)
@@ -113,8 +113,8 @@ def f_rce_of(sums: SegmentSums, *, epsilon: float = FIELD_EPSILON) -> float:
     >>> f_rce_of(SegmentSums.from_rows([0], [0.5], ["a"]))
     50.0
     """
-    if not epsilon >= 0:
-        raise InputError(f"epsilon: expected a number of at least 0, got {epsilon}; the papers use 0.01 or 0")
+    _segment_sums(sums)
+    epsilon = number("epsilon", epsilon, 0, ends="[)", advice="the papers use 0.01 or 0")
     relative = over(np.abs(sums.positive - sums.expected), sums.positive + epsilon * sums.weight)
     known = np.isfinite(relative)
     if not known.any():
@@ -130,7 +130,7 @@ def mf_rce(
     >>> round(mf_rce([1, 1, 1, 0], [0.5] * 4, {"one": [0, 0, 0, 0], "two": [0, 0, 1, 1]}), 4)
     0.2882
     """
-    if not fields:
+    if not mapping("fields", fields, advice="give columns by name"):
         raise InputError("fields: expected at least one column, got none; name a column")
     return float(np.mean([f_rce(label, prob, field, weight, epsilon=epsilon) for field in fields.values()]))
 
@@ -165,6 +165,7 @@ def segmented_ne(label: Any, prob: Any, segment: Any, weight: Any = None) -> Seg
 
 def segmented_ne_of(sums: SegmentSums) -> SegmentedNE:
     """:func:`segmented_ne` from merged sums."""
+    _segment_sums(sums)
     return SegmentedNE(sums.key, sums.weight, sums.normalised_entropy)
 
 
@@ -202,4 +203,9 @@ def daily_scores(label: Any, prob: Any, day: Any, weight: Any = None) -> DailySc
 
 def daily_scores_of(sums: SegmentSums) -> DailyScores:
     """:func:`daily_scores` from merged sums, the segment being the day."""
+    _segment_sums(sums)
     return DailyScores(sums.key, sums.weight, sums.mean_prob, sums.background_rate)
+
+
+def _segment_sums(sums: SegmentSums) -> None:
+    instance("sums", sums, SegmentSums, advice="use SegmentSums.from_rows or from_table")

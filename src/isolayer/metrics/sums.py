@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError, offered
 from isolayer.metrics.rows import PROB_FLOOR, Floats, both_classes, codes, finite, prob_rows, scored_rows, summed
+from isolayer.settings import instance
 
 
 def row_loss(label: Floats, prob: Floats) -> Floats:
@@ -105,6 +106,7 @@ class Sums:
 
     def merge(self, other: Sums) -> Sums:
         """The sums of both sets of rows; ``a + b`` is the same."""
+        instance("other", other, Sums, advice="merge sums of the same kind")
         return Sums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     __add__ = merge
@@ -191,6 +193,11 @@ class SegmentSums:
 
     def merge(self, other: SegmentSums) -> SegmentSums:
         """The sums of both sets of rows, over the segments of either; ``a + b`` is the same."""
+        instance("other", other, SegmentSums, advice="merge sums of the same kind")
+        if (self.key.dtype.kind == "U") != (other.key.dtype.kind == "U"):  # numpy would turn numbers into text
+            raise InputError(
+                f"other: expected segments of type {self.key.dtype}, got {other.key.dtype}; convert one of the columns"
+            )
         both = np.concatenate([self.key, other.key])
         key, code = np.unique(both, return_inverse=True)
         names = [f.name for f in fields(self) if f.name != "key"]
@@ -236,6 +243,7 @@ class MeanSums:
 
     def merge(self, other: MeanSums) -> MeanSums:
         """The sums of both sets; ``a + b`` is the same."""
+        instance("other", other, MeanSums, advice="merge sums of the same kind")
         return MeanSums(self.total + other.total, self.weight + other.weight)
 
     __add__ = merge

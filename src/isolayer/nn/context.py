@@ -19,7 +19,9 @@ from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context_ids import checked_ids, id_column
 from isolayer.nn.functional import knot_values, piecewise_linear, piecewise_linear_inverse
+from isolayer.nn.inputs import context_sizes, floats
 from isolayer.nn.isotonic import Constraint, IsotonicLayer, columns_of, slopes
+from isolayer.settings import choice, count, flag, mapping
 
 _ALL = 4096  # up to this many combinations, all curves are computed at each step; beyond, only those in the batch
 _ALL_EXPORTED = 2**20  # in an exported graph the curves are constants, so that only memory limits their number
@@ -96,7 +98,12 @@ class ContextIsotonicLayer(nn.Module):
         sparse: bool = False,
     ) -> None:
         super().__init__()
-        _check(contexts, mode=mode, rank=rank, hash_buckets=hash_buckets, projection=projection)
+        for name, value in {"rank": rank, "hash_buckets": hash_buckets, "projection": projection}.items():
+            if value is not None:
+                count(name, value, advice="or None to leave it out")
+        contexts = context_sizes(contexts, 1 if hash_buckets is None else 0)
+        if not contexts and projection is None:
+            raise InputError("contexts: expected at least one feature, got none; use IsotonicLayer, or give projection")
         self.base = IsotonicLayer(
             units,
             grid=grid,
@@ -105,8 +112,9 @@ class ContextIsotonicLayer(nn.Module):
             extrapolation=extrapolation,
             leaky_gradient=leaky_gradient,
         )
-        self.contexts, self.mode, self.hash_buckets = dict(contexts), mode, hash_buckets
-        self.rank, self.projection, self.sparse = rank, projection, sparse
+        self.contexts, self.hash_buckets = contexts, hash_buckets
+        self.mode = choice("mode", mode, ("sum", "cross"), advice="'sum' is the paper's")
+        self.rank, self.projection, self.sparse = rank, projection, flag("sparse", sparse)
         self.sizes = [hash_buckets or size for size in contexts.values()]
         buckets = self.grid.buckets
         self.tables = nn.ModuleList(
@@ -238,13 +246,13 @@ class ContextIsotonicLayer(nn.Module):
 
     def _projected(self, context: Mapping[str, Tensor] | None, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Offsets of the dense vectors, and of the ids if there are any; shapes as in `_offsets`."""
-        if context is None or "vector" not in context:
-            raise InputError(f"context: expected 'vector' for the projection, got keys {sorted(context or ())}; add it")
-        vector = context["vector"]
-        if vector.dim() != 2 or vector.shape[1] != self.projection or not vector.is_floating_point():
+        context = mapping("context", {} if context is None else context, advice="give a tensor for 'vector'")
+        if "vector" not in context:
+            raise InputError(f"context: expected 'vector' for the projection, got keys {sorted(context)}; add it")
+        vector = floats("context 'vector'", context["vector"])
+        if vector.dim() != 2 or vector.shape[1] != self.projection:
             raise InputError(
-                f"context 'vector': expected floats [batch, {self.projection}], got {vector.dtype} of shape "
-                f"{list(vector.shape)}; reshape or convert it"
+                f"context 'vector': expected shape [batch, {self.projection}], got {list(vector.shape)}; reshape it"
             )
         assert self.project is not None
         bias, weight = self.project(vector).split([self.units, self.units * self.grid.buckets], dim=1)
@@ -276,23 +284,6 @@ class ContextIsotonicLayer(nn.Module):
         weight = self.base.weight + weight.view(-1, self.units, self.grid.buckets)
         slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
         return knot_values(slope, bias if self.base.bias is None else self.base.bias + bias, grid=self.grid)
-
-
-def _check(
-    contexts: Mapping[str, int], *, mode: str, rank: int | None, hash_buckets: int | None, projection: int | None
-) -> None:
-    if not contexts and projection is None:
-        raise InputError("contexts: expected at least one feature, got none; use IsotonicLayer, or give projection")
-    for name, size in contexts.items():
-        if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and not hash_buckets):
-            raise InputError(
-                f"contexts: expected a positive number of ids for {name!r}, got {size!r}; count its values"
-            )
-    if mode not in ("sum", "cross"):
-        raise InputError(f"mode: expected 'sum' or 'cross', got {mode!r}; 'sum' is the paper's")
-    for name, value in {"rank": rank, "hash_buckets": hash_buckets, "projection": projection}.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name}: expected a positive integer or None, got {value!r}; leave it out")
 
 
 def _ravel(parts: list[Tensor], sizes: list[int]) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from isolayer.errors import InputError
+from isolayer.settings import shown
 
 CURVE = "curve"  # the one context feature of what is made from fitted curves: the row in their table
 
@@ -32,7 +33,7 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
     tensor([ 0, -1])
     """
     if not isinstance(context, Mapping):
-        raise InputError(f"context: expected a mapping from {name!r} to ids, got {_told(context)}; {_add(name)}")
+        raise InputError(f"context: expected a mapping from {name!r} to ids, got {shown(context)}; {_add(name)}")
     if name not in context:
         raise InputError(f"context: expected ids for {name!r}, got keys {sorted(map(str, context))}; {_add(name)}")
     ids = context[name]
@@ -40,7 +41,7 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
         ids = torch.as_tensor(ids)
     if not isinstance(ids, Tensor):
         remedy = _add(name) if name == CURVE else "number the values from 0"
-        raise InputError(f"context {name!r}: expected integer ids, got {_told(ids)}; {remedy}")
+        raise InputError(f"context {name!r}: expected integer ids, got {shown(ids)}; {remedy}")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InputError(f"context {name!r}: expected integer ids, got {ids.dtype}; call .long()")
     if ids.dim() != 1 or (batch is not None and not torch.compiler.is_compiling() and len(ids) != batch):
@@ -129,9 +130,3 @@ def _add(name: str) -> str:
     if name == CURVE:
         return f"pass {{{CURVE!r}: curves.rows_of(context, n)}}"
     return "add them, or pass -1 for unknown"
-
-
-def _told(value: Any) -> str:
-    """A value for an error message: its type, and the value itself if that is short."""
-    text = repr(value)
-    return f"{type(value).__name__} {text}" if len(text) <= 60 and value is not None else type(value).__name__

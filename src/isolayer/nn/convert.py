@@ -21,7 +21,8 @@ from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.context_ids import CURVE
 from isolayer.nn.functional import knot_slopes
-from isolayer.nn.isotonic import IsotonicLayer
+from isolayer.nn.isotonic import Constraint, IsotonicLayer
+from isolayer.settings import count, instance, mapping, shown
 
 _MOST_CURVES = 1 << 20
 Layer = IsotonicLayer | ContextIsotonicLayer
@@ -41,10 +42,20 @@ def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> Layer:
     >>> to_layer(Curves.identity(Grid()))(torch.tensor([0.25], dtype=torch.float64)).detach()
     tensor([[0.2500]], dtype=torch.float64)
     """
+    curves.refuse_terms("to_layer")
     values = torch.tensor(curves.values).unsqueeze(1)  # [rows, units, buckets]
+    constraint: Constraint = "relu" if curves.monotone else None
     if not curves.contexts:
-        return IsotonicLayer(grid=curves.grid, extrapolation=curves.extrapolation).to(dtype).set_values(values[0])
-    return table_layer(values, values[0], grid=curves.grid, extrapolation=curves.extrapolation, dtype=dtype)
+        layer = IsotonicLayer(grid=curves.grid, constraint=constraint, extrapolation=curves.extrapolation)
+        return layer.to(dtype).set_values(values[0])
+    return table_layer(
+        values,
+        values[0],
+        grid=curves.grid,
+        extrapolation=curves.extrapolation,
+        constraint=constraint,
+        dtype=dtype,
+    )
 
 
 def table_layer(
@@ -53,6 +64,7 @@ def table_layer(
     *,
     grid: Grid,
     extrapolation: Extrapolation,
+    constraint: Constraint = "relu",
     dtype: torch.dtype = torch.float32,
 ) -> ContextIsotonicLayer:
     """A layer with the one context feature ``"curve"``, whose ids are the rows of a table of curves.
@@ -62,12 +74,15 @@ def table_layer(
         base: Those of the base curve, which unknown ids have, ``[units, buckets]``.
         grid: Where the knots are.
         extrapolation: What the curves do outside the grid.
+        constraint: What keeps slopes non-negative; None for curves that may decrease.
         dtype: Type of the parameters.
 
     >>> table_layer(torch.zeros(5, 2, 2), torch.zeros(2, 2), grid=Grid(0, 1, 1), extrapolation="clip").contexts
     {'curve': 5}
     """
-    layer = ContextIsotonicLayer({CURVE: len(values)}, units=len(base), grid=grid, extrapolation=extrapolation)
+    layer = ContextIsotonicLayer(
+        {CURVE: len(values)}, units=len(base), grid=grid, extrapolation=extrapolation, constraint=constraint
+    )
     layer.to(dtype).base.set_values(base)
     (slope, bias), (base_slope, base_bias) = (knot_slopes(curves, grid=grid) for curves in (values, base))
     table: Any = layer.tables[0]
@@ -102,9 +117,17 @@ def from_layer(
     >>> curves.contexts, curves.predict_proba([0.0], {"slot": [2], "device": ["tv"]}).round(4).tolist()
     (('slot', 'device'), [0.5])
     """
-    if not 0 <= unit < layer.units:
-        raise InputError(f"unit: expected a number from 0 to {layer.units - 1}, got {unit}; count the layer's units")
+    if not isinstance(layer, IsotonicLayer | ContextIsotonicLayer):
+        raise InputError(
+            f"layer: expected an IsotonicLayer or a ContextIsotonicLayer, got {shown(layer)}; for a DualHead use its "
+            "curves()"
+        )
+    count("unit", unit, 0, layer.units - 1, advice="count the layer's units")
+    for name, value in {"names": names, "vocabulary": vocabulary}.items():
+        if value is not None:
+            mapping(name, value, advice="give one for each feature of the layer that has another")
     if like is not None:
+        instance("like", like, Curves, advice="give the curves that the layer was made from")
         return _like(layer, like, unit)
     if isinstance(layer, IsotonicLayer):
         return _curves(layer, (), ((),), _values(layer, {}, unit))
@@ -128,7 +151,7 @@ def _like(layer: Layer, like: Curves, unit: int) -> Curves:
             f"like: expected curves of the layer's shape {values.shape}, got {like.values.shape}; "
             "give those that the layer was made from"
         )
-    return replace(like, values=values)
+    return replace(like, values=values, monotone=_never_decrease(values))
 
 
 def _refuse_unbounded(layer: ContextIsotonicLayer) -> None:
@@ -142,23 +165,24 @@ def _refuse_unbounded(layer: ContextIsotonicLayer) -> None:
 
 
 def _refuse_unnamed(layer: ContextIsotonicLayer, given: Mapping[str, Mapping[str, Any] | None]) -> None:
-    for option, mapping in given.items():
-        unknown = sorted(set(mapping or {}) - set(layer.contexts))
+    for option, words in given.items():
+        unknown = sorted(set(words or {}) - set(layer.contexts))
         if unknown:
             raise InputError(f"{option}: expected features among {list(layer.contexts)}, got {unknown}; check spelling")
 
 
 @torch.no_grad()
 def _values(layer: Layer, ids: Mapping[str, Tensor], unit: int) -> NDArray[np.float64]:
-    """Values at the knots from lower to upper of every given context, ``[contexts, knots]``, never decreasing."""
+    """Values at the knots from lower to upper of every given context, ``[contexts, knots]``."""
     if isinstance(layer, IsotonicLayer):
         knots = layer.knot_values()[None]
     else:
         knots = layer.knot_values({name: column.to(layer.base.weight.device) for name, column in ids.items()})
-    values = knots[:, unit, 1:].double().cpu().numpy()
-    if (np.diff(values, axis=1) < 0).any():
-        raise InputError("layer: expected curves that never decrease, got one that does; use constraint='relu'")
-    return np.asarray(values)
+    return np.asarray(knots[:, unit, 1:].double().cpu().numpy())
+
+
+def _never_decrease(values: NDArray[np.float64]) -> bool:
+    return bool((np.diff(values, axis=1) >= 0).all())
 
 
 def _combinations(sizes: Sequence[int]) -> NDArray[np.int64]:
@@ -193,5 +217,6 @@ def _curves(
         nothing,
         np.zeros(len(values)),
         extrapolation=layer.extrapolation,
+        monotone=_never_decrease(values),
         source={"from": "layer"},
     )

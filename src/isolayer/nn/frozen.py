@@ -7,7 +7,7 @@ that is kept at inference, the curves that `PositionPredictor` averages over, an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from isolayer.nn.context_ids import CURVE, slot_table, slots
 from isolayer.nn.isotonic import IsotonicLayer, columns_of
 
 _MOST_VALUES = 1 << 27  # one gigabyte for both tables in single precision
+_HALF = (torch.bfloat16, torch.float16)  # too coarse to tell the buckets of a grid apart
 
 
 class FrozenCurves(nn.Module):
@@ -32,6 +33,9 @@ class FrozenCurves(nn.Module):
     operations are plain tensor operations: the module can be compiled, exported and written as ONNX.
 
     An id outside its table, -1 included, takes the base curve; see `isolayer.nn.context_ids`.
+
+    The tables are in single precision at least, also inside a model that is converted to half precision: inputs of half
+    precision are mapped in single precision, and only the answer is rounded.
 
     Args:
         values: Values at the knots from ``grid.lower`` to ``grid.upper``, ``[units, buckets]``. With contexts,
@@ -65,6 +69,7 @@ class FrozenCurves(nn.Module):
     ) -> None:
         super().__init__()
         self.grid, self.contexts, self.extrapolation = grid, dict(contexts or {}), extrapolation
+        values = values.float() if values.dtype in _HALF else values
         rows = _rows(values, rows, self.contexts, grid)
         intercept, slope = _pieces(values.detach().reshape(-1, grid.buckets), grid, extrapolation)
         self.register_buffer("intercept", intercept.flatten())
@@ -115,18 +120,21 @@ class FrozenCurves(nn.Module):
             curves: The curves, or those of each unit, all with the same grid, extrapolation and context columns.
             contexts: If the context values are the integers ``0 .. size - 1``, the size of each column. Otherwise the
                 only feature is ``"curve"``, whose ids are rows of the table: ``curves.rows_of(context, n)``.
-            dtype: Type of the tables.
+            dtype: Type of the tables, single precision at least.
 
         >>> frozen = FrozenCurves.from_curves(Curves.identity(Grid()))
         >>> frozen(torch.tensor([0.25]))
         tensor([[0.2500]])
         """
         units = [curves] if isinstance(curves, Curves) else list(curves)
+        for unit in units:
+            unit.refuse_terms("from_curves")
         sizes = _sizes(units, contexts)
         served = _served(units, sizes)  # [combinations, units]
         starts = np.cumsum([0, *(len(unit.values) for unit in units[:-1])])
+        exact = torch.float32 if dtype in _HALF else dtype
         return cls(
-            torch.as_tensor(np.concatenate([unit.values for unit in units]), dtype=dtype),
+            torch.as_tensor(np.concatenate([unit.values for unit in units]), dtype=exact),
             grid=units[0].grid,
             contexts=sizes,
             rows=torch.as_tensor(served + starts),
@@ -173,7 +181,14 @@ class FrozenCurves(nn.Module):
         """Arguments as the constructor takes them."""
         return f"units={self.units}, grid={self.grid}, contexts={self.contexts}, extrapolation={self.extrapolation!r}"
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenCurves:
+        """Move or convert, as ``.to()`` and ``.bfloat16()`` ask, without rounding the tables to half precision."""
+        nn.Module._apply(self, lambda table: _not_half(table, fn(table)), recurse)
+        return self
+
     def _evaluate(self, logit: Tensor, first: Tensor) -> Tensor:
+        if logit.dtype in _HALF:
+            return self._evaluate(logit.float(), first).to(logit.dtype)
         if self.extrapolation == "clip":
             logit = logit.clamp(self.grid.lower, self.grid.upper)  # NaN stays NaN
         last = self.grid.buckets
@@ -183,6 +198,11 @@ class FrozenCurves(nn.Module):
         flat = index.view(-1)
         start = self.intercept.index_select(0, flat).view(index.shape)
         return torch.addcmul(start, self.slope.index_select(0, flat).view(index.shape), logit)
+
+
+def _not_half(table: Tensor, converted: Tensor) -> Tensor:
+    """A converted table, or where that is of half precision the table itself, moved as the converted one was."""
+    return table.to(converted.device, torch.float32) if converted.dtype in _HALF else converted
 
 
 def _rows(values: Tensor, rows: Tensor | None, contexts: Mapping[str, int], grid: Grid) -> Tensor:

@@ -20,7 +20,10 @@ import torch
 from torch import Tensor
 
 from isolayer.curves.evaluation import Extrapolation
+from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.nn.inputs import floats, tensor
+from isolayer.settings import choice, instance
 
 
 def knot_values(slope: Tensor, bias: Tensor | None = None, *, grid: Grid) -> Tensor:
@@ -68,7 +71,13 @@ def knot_slopes(values: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
 
 
 def _expanded(x: Tensor, rows: Tensor) -> Tensor:
-    return x.expand(torch.broadcast_shapes(x.shape, rows.shape))
+    try:
+        return x.expand(torch.broadcast_shapes(x.shape, rows.shape))
+    except RuntimeError as error:
+        raise InputError(
+            f"rows: expected a shape that broadcasts against {list(x.shape)}, got {list(rows.shape)}; give one curve "
+            "per input"
+        ) from error
 
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
@@ -111,6 +120,7 @@ def piecewise_linear(
     >>> piecewise_linear(torch.tensor([0.5, 1.5]), torch.tensor([[-1.0, 0.0, 1.0, 4.0]]), grid=grid)
     tensor([0.5000, 2.5000])
     """
+    _check(x, knot_values, rows, grid, extrapolation)
     dtype = torch.promote_types(x.dtype, knot_values.dtype)
     exact = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     x, curves = x.to(exact), knot_values.to(exact)
@@ -119,15 +129,44 @@ def piecewise_linear(
     if torch.compiler.is_compiling():
         columns = torch.arange(len(curves), device=x.device) if rows is None else rows
         z = (_exported if torch.compiler.is_exporting() else _compiled)(x, curves, columns, grid)
-    elif not torch.is_grad_enabled():
-        bucket, fraction = grid.locate(x)
-        start, end = _ends(curves, _index(bucket, rows, curves))
-        z = start.lerp_(end, fraction)
     else:
-        z = apply(_PiecewiseLinear, x, curves, rows, grid)
+        z = _eager(x, curves, rows, grid)
     if extrapolation == "extend":
         z = z + (x - x.clamp(grid.lower, grid.upper))
     return z.to(dtype)
+
+
+def _check(x: Tensor, curves: Tensor, rows: Tensor | None, grid: Grid, extrapolation: Extrapolation) -> None:
+    """Types and shapes only: values are not looked at, so that nothing has to leave a GPU."""
+    instance("grid", grid, Grid, advice="use Grid(lower=..., upper=..., step=...)")
+    choice("extrapolation", extrapolation, ("clip", "extend"), advice="'clip' is the paper's")
+    floats("x", x)
+    if floats("knot_values", curves).dim() != 2 or curves.shape[1] != grid.buckets + 1:
+        raise InputError(
+            f"knot_values: expected shape [curves, {grid.buckets + 1}], got {list(curves.shape)}; give one value per "
+            "knot of the grid"
+        )
+    if rows is None:
+        if len(curves) > 1 and (x.dim() == 0 or x.shape[-1] != len(curves)):
+            raise InputError(
+                f"x: expected one column for each of the {len(curves)} curves, got shape {list(x.shape)}; or give rows"
+            )
+    elif tensor("rows", rows).is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+        raise InputError(f"rows: expected integers, got {rows.dtype}; call .long()")
+
+
+def _eager(x: Tensor, curves: Tensor, rows: Tensor | None, grid: Grid) -> Tensor:
+    """The formula, with its own backward where gradients are recorded."""
+    try:
+        if torch.is_grad_enabled():
+            return apply(_PiecewiseLinear, x, curves, rows, grid)
+        bucket, fraction = grid.locate(x)
+        start, end = _ends(curves, _index(bucket, rows, curves))
+        return start.lerp_(end, fraction)
+    except IndexError as error:
+        raise InputError(
+            f"rows: expected integers from 0 to {len(curves) - 1}, got others; number the curves from 0"
+        ) from error
 
 
 @lru_cache(maxsize=32)

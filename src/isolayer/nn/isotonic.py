@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from isolayer.curves.evaluation import Extrapolation
 from isolayer.errors import InputError
-from isolayer.grid import Grid
+from isolayer.grid import Grid, grid_or
 from isolayer.nn.functional import (
     apply,
     knot_slopes,
@@ -21,8 +21,11 @@ from isolayer.nn.functional import (
     piecewise_linear,
     piecewise_linear_inverse,
 )
+from isolayer.nn.inputs import floats, tensor
+from isolayer.settings import choice, count, flag, number
 
 Constraint = Literal["relu", "softplus"] | None
+_STEEPEST = 1e6  # of the slopes that a layer can start with
 
 
 class _LeakyGradientReLU(torch.autograd.Function):
@@ -66,15 +69,10 @@ def initial_weight(init: float, constraint: Constraint) -> float:
     >>> initial_weight(1.0, "relu"), round(initial_weight(1.0, "softplus"), 6)
     (1.0, 0.541325)
     """
-    if constraint not in ("relu", "softplus", None):
-        raise InputError(f"constraint: expected 'relu', 'softplus' or None, got {constraint!r}; use 'relu'")
-    if not math.isfinite(init):
-        raise InputError(f"init: expected a finite number, got {init!r}; 1.0 starts at the identity")
-    if constraint != "softplus":
-        return float(init)
-    if init <= 0:
-        raise InputError(f"init: expected a positive slope under softplus, got {init!r}; 1.0 starts at the identity")
-    return math.log(math.expm1(init))
+    choice("constraint", constraint, ("relu", "softplus", None), advice="use 'relu'")
+    low, ends = (0.0, "(]") if constraint == "softplus" else (-_STEEPEST, "[]")
+    slope = number("init", init, low, _STEEPEST, ends=ends, advice="1.0 starts at the identity")
+    return slope + math.log(-math.expm1(-slope)) if constraint == "softplus" else slope
 
 
 class IsotonicLayer(nn.Module):
@@ -114,16 +112,11 @@ class IsotonicLayer(nn.Module):
         leaky_gradient: bool = True,
     ) -> None:
         super().__init__()
-        if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-            raise InputError(f"units: expected a positive integer, got {units!r}; use one unit per task")
-        if extrapolation not in ("clip", "extend"):
-            raise InputError(
-                f"extrapolation: expected 'clip' or 'extend', got {extrapolation!r}; 'clip' is the paper's"
-            )
-        self.units, self.grid = units, grid or Grid()
-        self.constraint, self.extrapolation, self.leaky_gradient = constraint, extrapolation, leaky_gradient
-        self.weight = nn.Parameter(torch.full((units, self.grid.buckets), initial_weight(init, constraint)))
-        self.bias = nn.Parameter(torch.zeros(units)) if bias else None
+        self.units, self.grid = count("units", units, advice="use one unit per task"), grid_or(grid)
+        self.extrapolation = choice("extrapolation", extrapolation, ("clip", "extend"), advice="'clip' is the paper's")
+        self.constraint, self.leaky_gradient = constraint, flag("leaky_gradient", leaky_gradient)
+        self.weight = nn.Parameter(torch.full((self.units, self.grid.buckets), initial_weight(init, constraint)))
+        self.bias = nn.Parameter(torch.zeros(self.units)) if flag("bias", bias) else None
 
     def knot_values(self, weight_delta: Tensor | None = None) -> Tensor:
         """Values at the grid's knots, ``[units, buckets + 1]``, or ``[batch, units, buckets + 1]`` with such a delta.
@@ -131,10 +124,16 @@ class IsotonicLayer(nn.Module):
         >>> IsotonicLayer(grid=Grid(lower=0, upper=1, step=1)).knot_values().detach()
         tensor([[-1.,  0.,  1.]])
         """
-        weight = self.weight if weight_delta is None else self.weight + weight_delta
+        weight = self.weight if weight_delta is None else self.weight + self._checked_delta(weight_delta)
         slope = slopes(weight, self.constraint, leaky_gradient=self.leaky_gradient)
         bias = self.bias if self.bias is None or slope.dim() == 2 else self.bias.expand(slope.shape[:-1])
         return knot_values(slope, bias, grid=self.grid)
+
+    def _checked_delta(self, weight_delta: Tensor) -> Tensor:
+        if floats("weight_delta", weight_delta).shape[-2:] != self.weight.shape:
+            rule, got = f"[..., {self.units}, {self.grid.buckets}]", list(weight_delta.shape)
+            raise InputError(f"weight_delta: expected shape {rule}, got {got}; give one number per bucket")
+        return weight_delta
 
     def forward(self, logit: Tensor, weight_delta: Tensor | None = None) -> Tensor:
         """Calibrated logits.
@@ -191,7 +190,7 @@ class IsotonicLayer(nn.Module):
         """
         if self.constraint == "softplus" or self.bias is None:
             raise InputError("set_values: expected constraint 'relu' or None and a bias, got another layer; use those")
-        if values.shape != self.weight.shape:
+        if tensor("values", values).shape != self.weight.shape:
             raise InputError(
                 f"values: expected shape {list(self.weight.shape)}, got {list(values.shape)}; "
                 "leave out the knot below the grid"
@@ -228,15 +227,13 @@ def columns_of(logit: Tensor, units: int) -> Tensor:
     >>> columns_of(torch.zeros(5), units=2).shape
     torch.Size([5, 2])
     """
-    if logit.dim() == 1:
+    if floats("logit", logit).dim() == 1:
         logit = logit.unsqueeze(1)
     if logit.dim() != 2 or logit.shape[1] not in (1, units):
         raise InputError(
             f"logit: expected shape [batch] or [batch, {units}], got {list(logit.shape)}; "
             "give one column per unit, or one for all of them"
         )
-    if not logit.is_floating_point():
-        raise InputError(f"logit: expected floating-point values, got {logit.dtype}; call .float()")
     return logit.expand(-1, units)
 
 
@@ -264,14 +261,13 @@ class IsotonicEmbedding(nn.Module):
         self, levels: int, dim: int, *, constraint: Literal["relu", "softplus"] = "relu", init: float = 0.1
     ) -> None:
         super().__init__()
-        if levels < 1 or dim < 1:
-            raise InputError(f"levels and dim: expected positive integers, got {levels!r} and {dim!r}; count from 1")
-        if constraint is None:
-            raise InputError(
-                "constraint: expected 'relu' or 'softplus', got None; an embedding without it has no order"
-            )
-        self.levels, self.dim, self.constraint = levels, dim, constraint
-        self.weight = nn.Parameter(torch.full((levels - 1, dim), initial_weight(init, constraint)))
+        self.levels, self.dim = count("levels", levels), count("dim", dim)
+        self.constraint = choice(
+            "constraint", constraint, ("relu", "softplus"), advice="an embedding without it has no order"
+        )
+        ends = "(]" if constraint == "softplus" else "[]"
+        init = number("init", init, 0, _STEEPEST, ends=ends, advice="0.1 is usual")
+        self.weight = nn.Parameter(torch.full((self.levels - 1, self.dim), initial_weight(init, constraint)))
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def table(self) -> Tensor:
@@ -286,6 +282,8 @@ class IsotonicEmbedding(nn.Module):
 
     def forward(self, level: Tensor) -> Tensor:
         """Embeddings of integer levels of any shape, ``[..., dim]``."""
+        if tensor("level", level).is_floating_point() or level.is_complex() or level.dtype == torch.bool:
+            raise InputError(f"level: expected integers, got {level.dtype}; call .long()")
         if self.training and not torch.compiler.is_compiling() and level.numel():
             low, high = (int(bound) for bound in torch.aminmax(level))
             if low < 0 or high >= self.levels:

@@ -18,9 +18,12 @@ from torch import Tensor, nn
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.nn.inputs import tensor
 from isolayer.nn.isotonic import slopes
+from isolayer.settings import choice, count, instance, mapping, names, number
 
 _MOST_VERTICES = 1_000_000
+_STEEPEST = 1e6  # of the slopes that it can start with
 _MOST_INPUTS = 8  # each input doubles the number of corners that are read
 
 
@@ -150,12 +153,12 @@ class MonotoneLattice(nn.Module):
         init: float = 1.0,
     ) -> None:
         super().__init__()
-        _check(inputs, monotone, decreasing, units)
-        if constraint not in ("relu", "softplus"):
-            raise InputError(f"constraint: expected 'relu' or 'softplus', got {constraint!r}; use 'relu'")
-        if not math.isfinite(init) or init < 0 or (constraint == "softplus" and init == 0):
-            raise InputError(f"init: expected a slope >= 0 (above 0 under softplus), got {init!r}; try 1.0")
-        self.inputs, self.units, self.constraint = dict(inputs), units, constraint
+        _check(inputs, monotone, decreasing)
+        self.units = count("units", units, advice="use one unit per function")
+        self.constraint = choice("constraint", constraint, ("relu", "softplus"), advice="use 'relu'")
+        ends = "(]" if constraint == "softplus" else "[]"
+        init = number("init", init, 0, _STEEPEST, ends=ends, advice="try 1.0")
+        self.inputs = dict(inputs)
         self.monotone, self.decreasing = tuple(monotone), tuple(decreasing)
         # Parameters hold the declared inputs first, then the free ones, then units: [*declared, *free, units].
         declared = set(monotone) | set(decreasing)
@@ -181,10 +184,11 @@ class MonotoneLattice(nn.Module):
     def forward(self, columns: Mapping[str, Tensor]) -> Tensor:
         """Values ``[batch, units]`` for inputs ``{name: [batch]}``; an input outside its grid is clipped to it."""
         rows = None
+        mapping("columns", columns, advice="give a tensor for each input")
         for name in self.inputs:
             if name not in columns:
                 raise InputError(f"columns: expected a tensor for {name!r}, got keys {sorted(columns)}; add it")
-            shape = list(columns[name].shape)
+            shape = list(tensor(f"columns {name!r}", columns[name]).shape)
             if len(shape) != 1 or rows not in (None, shape[0]) or not columns[name].is_floating_point():
                 raise InputError(
                     f"columns {name!r}: expected floats of shape [batch], all of one length, got "
@@ -213,17 +217,16 @@ class MonotoneLattice(nn.Module):
         return raw
 
 
-def _check(inputs: Mapping[str, Grid], monotone: Sequence[str], decreasing: Sequence[str], units: int) -> None:
+def _check(inputs: Mapping[str, Grid], monotone: Sequence[str], decreasing: Sequence[str]) -> None:
+    for name, grid in mapping("inputs", inputs, advice="give the grid of each").items():
+        instance(f"inputs {name!r}", grid, Grid, advice="use Grid(lower=..., upper=..., step=...)")
     if not 1 <= len(inputs) <= _MOST_INPUTS:
         raise InputError(f"inputs: expected 1 to {_MOST_INPUTS}, got {len(inputs)}; each doubles the cost")
     for name, values in {"monotone": monotone, "decreasing": decreasing}.items():
-        if isinstance(values, str) or set(values) - set(inputs) or len(set(values)) < len(values):
-            raise InputError(f"{name}: expected distinct names among {list(inputs)}, got {values!r}; name inputs")
+        names(name, values, inputs, advice="name inputs")
     if set(monotone) & set(decreasing):
         both = sorted(set(monotone) & set(decreasing))
         raise InputError(f"decreasing: expected names that are not in monotone, got {both} in both; choose one")
-    if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-        raise InputError(f"units: expected a positive integer, got {units!r}; use one unit per function")
     vertices = math.prod(grid.buckets for grid in inputs.values())
     if vertices > _MOST_VERTICES:
         raise InputError(f"inputs: expected at most {_MOST_VERTICES} vertices, got {vertices}; widen the steps")

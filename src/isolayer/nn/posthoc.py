@@ -24,9 +24,11 @@ from isolayer.curves.curves import Curves
 from isolayer.errors import InputError, need
 from isolayer.fitting.hierarchy import Shrinkage
 from isolayer.fitting.histogram import Histogram
-from isolayer.grid import Grid
+from isolayer.grid import Grid, grid_or
 from isolayer.nn.context_ids import CURVE, checked_ids, slot_table, slots
 from isolayer.nn.convert import Layer, from_layer, to_layer
+from isolayer.nn.inputs import context_sizes, module, tensor
+from isolayer.settings import flag, number, shown
 from isolayer.storage import read_once, whole_file
 
 _BLOCK = 1_000_000  # rows kept before they are added to the histograms
@@ -129,6 +131,7 @@ def calibrate(
     grid: Grid | None = None,
     shrinkage: Shrinkage = "auto",
     strict: bool = True,
+    negative_rate: float = 1.0,
 ) -> CalibratedModel:
     """Freeze a model and put on top of it the curves that calibrate it, one per task and context.
 
@@ -146,6 +149,7 @@ def calibrate(
         grid: Where the knots are.
         shrinkage: As in `isolayer.IsotonicCalibrator`.
         strict: Whether curves increase strictly.
+        negative_rate: Share of the negatives that was kept when the rows were sampled; the curves are of real traffic.
 
     >>> overconfident = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(overconfident.weight, 3.0)
@@ -157,16 +161,20 @@ def calibrate(
     >>> calibrated.curves[0].predict_proba([0.0]).round(1).tolist()
     [0.5]
     """
-    model.eval().requires_grad_(False)
-    sizes, grid = dict(contexts or {}), grid or Grid()
+    sizes, grid = context_sizes({} if contexts is None else contexts), grid_or(grid)
+    strict, kept = flag("strict", strict), "give the share of the negatives that was kept"
+    negative_rate = number("negative_rate", negative_rate, 0, 1, ends="(]", advice=kept)
+    module("model", model).eval().requires_grad_(False)
+    if not isinstance(batches, Iterable) or isinstance(batches, Mapping | str | Tensor):
+        raise InputError(f"batches: expected tuples of tensors, got {shown(batches)}; give [(inputs, labels), ...]")
     histograms: list[Histogram] = []
     held: list[_Rows] = []
     for batch in batches:
         held.append(_read(model, batch, sizes))
         if sum(len(logit) for logit, _, _ in held) >= _BLOCK:
-            histograms, held = _added(histograms, held, grid), []
+            histograms, held = _added(histograms, held, grid, negative_rate), []
     if held:
-        histograms = _added(histograms, held, grid)
+        histograms = _added(histograms, held, grid, negative_rate)
     if not histograms:
         raise InputError("batches: expected at least one batch, got none; a generator can be read only once")
     curves = [Curves.from_histogram(histogram, shrinkage=shrinkage, strict=strict) for histogram in histograms]
@@ -186,9 +194,11 @@ def _logits(model: nn.Module, inputs: Any) -> Tensor:
 @torch.no_grad()
 def _read(model: nn.Module, batch: tuple[Any, ...], sizes: Mapping[str, int]) -> _Rows:
     """Logits, labels and ids of one batch."""
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise InputError(f"batches: expected (inputs, labels) or those and a context, got {shown(batch)}; pair them")
     inputs, labels, *rest = batch
     logit = _logits(model, inputs)
-    if labels.shape != logit.shape:
+    if tensor("labels", labels).shape != logit.shape:
         raise InputError(
             f"labels: expected the shape of the logits, {list(logit.shape)}, got {list(labels.shape)}; align them"
         )
@@ -197,7 +207,7 @@ def _read(model: nn.Module, batch: tuple[Any, ...], sizes: Mapping[str, int]) ->
     return logit.reshape(rows, -1), labels.reshape(rows, -1), ids
 
 
-def _added(histograms: list[Histogram], held: list[_Rows], grid: Grid) -> list[Histogram]:
+def _added(histograms: list[Histogram], held: list[_Rows], grid: Grid, negative_rate: float) -> list[Histogram]:
     """The histogram of each task, with the given rows added."""
     logit = torch.cat([logit for logit, _, _ in held]).double().cpu().numpy()  # [rows, tasks]
     label = torch.cat([label for _, label, _ in held]).double().cpu().numpy()
@@ -206,7 +216,8 @@ def _added(histograms: list[Histogram], held: list[_Rows], grid: Grid) -> list[H
     for task in range(logit.shape[1]):
         seen = ~np.isnan(label[:, task])
         columns = {name: ids[seen] for name, ids in context.items()}
-        new.append(Histogram.from_arrays(logit[seen, task], label[seen, task], columns, grid=grid))
+        rows = logit[seen, task], label[seen, task], columns
+        new.append(Histogram.from_arrays(*rows, negative_rate=negative_rate, grid=grid))
     return [old.merge(part) for old, part in zip(histograms, new, strict=True)] if histograms else new
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from torch import nn
 
+from isolayer.nn.inputs import module as checked_module
+from isolayer.settings import number
+
 
 def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> list[dict[str, Any]]:
     """Parameters of ``module`` for an optimiser: those of curves learn at ``curve_lr`` times ``lr``.
@@ -38,6 +41,9 @@ def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> l
     >>> dense = torch.optim.Adam([group for group in groups if not group["sparse"]])
     >>> sparse = torch.optim.SparseAdam([group for group in groups if group["sparse"]])
     """
+    checked_module("module", module)
+    lr = number("lr", lr, 0, advice="try 0.001")
+    curve_lr = number("curve_lr", curve_lr, 0, advice="10 is usual")
     factors, sparse = _curve_factors(module), _sparse(module)
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for parameter in module.parameters():

@@ -18,8 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError
 from isolayer.fitting.columns import numbers, some, weights
+from isolayer.settings import confidence, count, number
+from isolayer.settings import seed as checked_seed
 
 Column = NDArray[np.float64]
+_NOT_LOGITS = "pass probabilities, not logits"
 CHUNK = 2**22  # numbers that a temporary array may hold
 
 
@@ -41,6 +44,11 @@ class Estimate:
     gain: Column
     mass: Column
 
+    def __post_init__(self) -> None:
+        gain, mass = columns(gain=self.gain, mass=self.mass)
+        object.__setattr__(self, "gain", gain)
+        object.__setattr__(self, "mass", mass)
+
     @property
     def value(self) -> float:
         """The estimate itself."""
@@ -54,12 +62,13 @@ class Estimate:
 
     def normal(self, level: float = 0.95) -> tuple[float, float]:
         """Interval from the normal approximation."""
-        reach = NormalDist().inv_cdf((1 + level) / 2) * self.standard_error
+        reach = NormalDist().inv_cdf((1 + confidence(level)) / 2) * self.standard_error
         return self.value - reach, self.value + reach
 
     def bootstrap(self, level: float = 0.95, *, resamples: int = 1000, seed: int = 0) -> tuple[float, float]:
         """Percentile interval over rows drawn with replacement."""
-        rng, rows = np.random.default_rng(seed), len(self.gain)
+        level, resamples = confidence(level), count("resamples", resamples, advice="1000 is usual")
+        rng, rows = np.random.default_rng(checked_seed("seed", seed)), len(self.gain)
         values = []
         for start in range(0, resamples, step := max(1, CHUNK // rows)):
             drawn = rng.integers(0, rows, (min(step, resamples - start), rows))
@@ -74,11 +83,11 @@ def importance_weight(target_prob: ArrayLike, logging_prob: ArrayLike, *, clip: 
     >>> importance_weight([0.5, 0.1], [0.25, 0.2]).tolist()
     [2.0, 0.5]
     """
+    clip = number("clip", clip, 0, ends="(]", advice="leave it out to clip nothing")
     target, logging = columns(target_prob=target_prob, logging_prob=logging_prob)
-    advice = "pass probabilities, not logits"
-    require("target_prob", target, (target >= 0) & (target <= 1), "probabilities in [0, 1]", advice)
+    require("target_prob", target, (target >= 0) & (target <= 1), "probabilities in [0, 1]", _NOT_LOGITS)
     require("logging_prob", logging, logging > 0, "probabilities in (0, 1]", "drop rows the logger could not make")
-    require("logging_prob", logging, logging <= 1, "probabilities in (0, 1]", advice)
+    require("logging_prob", logging, logging <= 1, "probabilities in (0, 1]", _NOT_LOGITS)
     return np.minimum(target / logging, clip)
 
 
@@ -99,6 +108,7 @@ def expected_reward(target_prob: ArrayLike, reward_hat: ArrayLike) -> Column:
     [0.3]
     """
     target, reward = numbers("target_prob", target_prob, dims=2), numbers("reward_hat", reward_hat, dims=2)
+    require("target_prob", target, (target >= 0) & (target <= 1), "probabilities in [0, 1]", _NOT_LOGITS)
     if target.shape != reward.shape:
         raise InputError(
             f"reward_hat: expected the shape of target_prob, {list(target.shape)}, got {list(reward.shape)}; "
@@ -167,9 +177,10 @@ def switch_dr(
     0.625
     """
     r, w, q, hat = columns(reward=reward, weight=weight, logged_hat=logged_hat, target_hat=target_hat)
-    if threshold == "auto":
+    if isinstance(threshold, str) and threshold == "auto":
         choices = np.unique(np.quantile(w, np.linspace(0, 1, 21)))
         return _least_error([np.where(w <= choice, w, 0.0) for choice in choices], w, r - q, hat)
+    threshold = number("threshold", threshold, 0, ends="[]", advice='or "auto"')
     return Estimate(hat + np.where(w <= threshold, w, 0.0) * (r - q), np.ones_like(r))
 
 
@@ -190,9 +201,10 @@ def dros(
     (0.5, 0.375)
     """
     r, w, q, hat = columns(reward=reward, weight=weight, logged_hat=logged_hat, target_hat=target_hat)
-    if shrinkage == "auto":
+    if isinstance(shrinkage, str) and shrinkage == "auto":
         largest = max(float(w.max(initial=0.0)) ** 2, 1e-12)
         return _least_error([_shrunk(w, choice) for choice in largest * np.geomspace(1e-4, 1e4, 33)], w, r - q, hat)
+    shrinkage = number("shrinkage", shrinkage, 0, ends="[]", advice='or "auto"')
     return Estimate(hat + _shrunk(w, shrinkage) * (r - q), np.ones_like(r))
 
 

@@ -6,7 +6,6 @@ functions below. Axes are always ``[slates, items, positions]``.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 from isolayer.fitting.columns import array_of, numbers, some, whole
 from isolayer.policy.estimators import CHUNK, Column, Estimate, columns, importance_weight, require
+from isolayer.settings import count, instance, number
 
 _LOG_TIME_STEP = 0.3  # step of the quadrature over arrival times; its error is about exp(-pi^2 / step) = 5e-15
 _EARLIEST, _LATEST = 1e-13, 35.0  # integration bounds: share of the first mean arrival, and multiple of the last
@@ -68,12 +68,11 @@ def placement_prob(utility_logit: ArrayLike, positions: int, *, temperature: flo
     Returns:
         Shape ``[slates, items, positions]``; over items each position sums to 1.
 
-    >>> placement_prob([[math.log(3), 0.0]], 2).round(4).tolist()
+    >>> placement_prob([[np.log(3), 0.0]], 2).round(4).tolist()
     [[[0.75, 0.25], [0.25, 0.75]]]
     """
     u = np.atleast_2d(_utility(utility_logit, temperature))
-    if not 1 <= positions <= u.shape[1]:
-        raise InputError(f"positions: expected 1 to {u.shape[1]} (the items), got {positions}; show fewer")
+    positions = count("positions", positions, 1, u.shape[1], advice="show at most all items")
     spread = float(np.ptp(u, axis=-1).max())
     if spread > _MOST_SPREAD:
         raise InputError(
@@ -134,6 +133,7 @@ def curve_examination(curves: Curves, relevance_logit: ArrayLike, context: Any, 
         Positive ratios, shape ``[n]``; 1 at the reference.
     """
     score = numbers("relevance_logit", relevance_logit)
+    instance("curves", curves, Curves, advice="use DualHead.curves, or load them")
     return np.asarray(curves.predict_proba(score, context) / curves.predict_proba(score, reference))
 
 
@@ -177,6 +177,7 @@ def position_based(click: ArrayLike, target_exposure: ArrayLike, logging_exposur
 
 def _slate(click: ArrayLike, weight: Column) -> Estimate:
     c = np.atleast_2d(numbers("click", click, dims=None, booleans=True))
+    require("click", c, c >= 0, "numbers >= 0", "give 0 and 1, or how often each was clicked")
     if c.size != weight.size:
         raise InputError(
             f"weights: expected one for each of the {c.size} clicks, got {weight.size}; give [slates, positions]"
@@ -214,6 +215,5 @@ def _checked_ranking(ranking: ArrayLike, utility: Column) -> NDArray[np.int64]:
 
 
 def _utility(utility_logit: ArrayLike, temperature: float) -> Column:
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise InputError(f"temperature: expected a positive number, got {temperature}; towards 0 the policy sorts")
+    temperature = number("temperature", temperature, 0, advice="towards 0 the policy sorts")
     return some("utility_logit", numbers("utility_logit", utility_logit, dims=None)) / temperature

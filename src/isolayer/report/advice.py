@@ -29,10 +29,16 @@ class Advice(NamedTuple):
     text: str
 
 
-def advise(evidence: Evidence, bias: Bias | None = None) -> list[Advice]:
-    """All sentences that apply: the verdict first, then what asks for action."""
+def advise(evidence: Evidence, bias: Bias | None = None, fall: str | None = None) -> list[Advice]:
+    """All sentences that apply: the verdict first, then what asks for action.
+
+    Args:
+        evidence: What the page shows.
+        bias: What was learned about bias, if it was.
+        fall: Where the rate falls as the score rises, in words, if it does.
+    """
     verdict, rest = _verdict(evidence.figures[0], evidence.in_sample), list[Advice]()
-    rest += _total(evidence)
+    rest += ([] if fall is None else [Advice("act", fall)]) + _total(evidence)
     if evidence.tables:
         rest += _contexts(evidence.tables[0]) + _thin(evidence.tables[0])
     rest += _coverage(evidence) + _last_day(evidence) + (_bias(bias) if bias else [])

@@ -1,14 +1,13 @@
 """Evidence: every number a report shows, with its interval. No plotting and no sentences.
 
-Sums and metrics are those of :mod:`isolayer.metrics`; a row of weight 2 counts as two rows. Intervals assume
-independent rows.
+Sums and metrics are those of :mod:`isolayer.metrics`; a row of weight 2 counts as two rows. Intervals count
+clusters of rows where they are known (:mod:`isolayer.report.intervals`), and assume independent rows otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,31 +22,32 @@ from isolayer.metrics import (
     SegmentSums,
     Sums,
     multicalibration_error,
-    ratio_table,
 )
+from isolayer.metrics.clusters import quantile
 from isolayer.metrics.rows import summed
-from isolayer.metrics.sums import entropy, logit_loss, over
+from isolayer.metrics.sums import logit_loss, over
+from isolayer.report.intervals import (
+    LEVEL,
+    Estimate,
+    effect_of,
+    mean_estimate,
+    ne_estimate,
+    rates,
+    ratio_estimate,
+    ratios,
+)
 from isolayer.report.rows import Rows
 from isolayer.report.words import readable, readables
 
 Floats = NDArray[np.float64]
 
-LEVEL = 0.95
 BINS = 20  # of equal mass, in the reliability diagram
 ECE_BINS = 15  # as in metrics.ece
 TABLE_ROWS = 10_000  # most contexts listed, the worst first
 HEAT_VALUES = 40  # most values on a side of the heat map
 DOTS, DOT_WEIGHT = 6, 100.0  # observed rates shown with a curve: how many at most, and the least weight of each
-_Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+_Z = quantile(LEVEL)
 _DENSITY_BINS = 48
-
-
-class Estimate(NamedTuple):
-    """A number and its interval."""
-
-    value: float
-    lower: float
-    upper: float
 
 
 class Figure(NamedTuple):
@@ -135,6 +135,7 @@ class Evidence:
         weight: Sum of their weights.
         rate: Mean label.
         in_sample: Whether the curves were fitted to the same rows.
+        clusters: Name and number of the clusters that intervals count, or None if rows count as independent.
         figures: Headline figures, in order of display.
         ece_floor: ECE that perfect probabilities would show on as many rows: before, after.
         worst_group: Multicalibration error over the values of all contexts, before and after; None without contexts.
@@ -152,6 +153,7 @@ class Evidence:
     weight: float
     rate: float
     in_sample: bool
+    clusters: tuple[str, int] | None
     figures: tuple[Figure, ...]
     ece_floor: tuple[float, float]
     worst_group: tuple[Multicalibration, Multicalibration] | None
@@ -178,6 +180,7 @@ def gather(rows: Rows, curves: Curves) -> Evidence:
     """
     before, after, w = rows.before, rows.after, rows.weight
     bins = [BinSums.of_distinct(rows.label, prob, w) for prob in (before, after)]
+    effects = [bin_effect(rows, prob) for prob in (before, after)]
     names = list(rows.keys)
     crossed = [names, *([name] for name in names if len(names) > 1)] if names else []
     tables = tuple(context_table(rows, part, curves) for part in crossed)
@@ -189,10 +192,11 @@ def gather(rows: Rows, curves: Curves) -> Evidence:
         weight=total,
         rate=float(rows.label @ w) / total,
         in_sample=rows.in_sample,
-        figures=figures(rows, bins),
-        ece_floor=(ece_floor(bins[0]), ece_floor(bins[1])),
+        clusters=None if rows.cluster is None else (str(rows.cluster_name), len(np.unique(rows.cluster))),
+        figures=figures(rows, bins, effects),
+        ece_floor=(ece_floor(bins[0], effects[0]), ece_floor(bins[1], effects[1])),
         worst_group=_worst_groups(rows, before, after) if names else None,
-        reliability=(reliability(bins[0]), reliability(bins[1])),
+        reliability=(reliability(bins[0], effect=effects[0]), reliability(bins[1], effect=effects[1])),
         density=density(rows),
         tables=tables,
         dots=dots(rows, tables[0]) if tables else Dots(np.zeros(1, np.int64), np.zeros(0), np.zeros(0)),
@@ -203,81 +207,62 @@ def gather(rows: Rows, curves: Curves) -> Evidence:
     )
 
 
-def figures(rows: Rows, bins: Sequence[BinSums]) -> tuple[Figure, ...]:
-    """Log loss, normalised entropy, ECE and O/E, before and after."""
-    w, y = rows.weight, rows.label
+def figures(rows: Rows, bins: Sequence[BinSums], effects: Sequence[float] = (1.0, 1.0)) -> tuple[Figure, ...]:
+    """Log loss, normalised entropy, ECE and O/E, before and after; ``effects`` widen the interval of ECE."""
+    w, y, c = rows.weight, rows.label, rows.cluster
     losses = [logit_loss(y, logit) for logit in (rows.logit, rows.calibrated)]
     sums = [Sums.from_logits(y, logit, w) for logit in (rows.logit, rows.calibrated)]
-    change = ratio_estimate(losses[1], losses[0], w)
+    change = ratio_estimate(losses[1], losses[0], w, c)
     percent = Estimate(*(100 * (part - 1) for part in change))
     raw, calibrated = losses
-    found = [Figure("Log loss", mean_estimate(raw, w), mean_estimate(calibrated, w), percent)]
+    found = [Figure("Log loss", mean_estimate(raw, w, c), mean_estimate(calibrated, w, c), percent)]
     if 0 < sums[0].positive < sums[0].weight:
-        found.append(Figure("Normalised entropy", ne_estimate(raw, y, w), ne_estimate(calibrated, y, w), percent))
-    found.append(Figure("ECE", ece_estimate(bins[0]), ece_estimate(bins[1]), None))
-    found.append(Figure("Observed / expected", _total_ratio(sums[0]), _total_ratio(sums[1]), None))
+        one, two = (ne_estimate(loss, y, w, c) for loss in losses)
+        found.append(Figure("Normalised entropy", one, two, percent))
+    one, two = (ece_estimate(part, effect) for part, effect in zip(bins, effects, strict=True))
+    found.append(Figure("ECE", one, two, None))
+    found.append(Figure("Observed / expected", *_total_ratios(rows), None))
     return tuple(found)
 
 
-def mean_estimate(values: Floats, weight: Floats) -> Estimate:
-    """Weighted mean with its normal interval; weights are frequencies.
-
-    >>> mean_estimate(np.array([0.0, 1.0]), np.array([200.0, 200.0])).lower.__round__(3)
-    0.451
-    """
-    total = float(weight.sum())
-    mean = float(values @ weight) / total
-    half = _Z * float(np.sqrt((values - mean) ** 2 @ weight)) / total
-    return Estimate(mean, mean - half, mean + half)
+def _total_ratios(rows: Rows) -> tuple[Estimate, Estimate]:
+    """O/E of all rows, before and after."""
+    everything = np.zeros(len(rows.label), np.int64)
+    tables = (ratios(rows.label, prob, rows.weight, everything, rows.cluster) for prob in (rows.before, rows.after))
+    before, after = (Estimate(*(float(part[0]) for part in (t.ratio, t.lower, t.upper))) for t in tables)
+    return before, after
 
 
-def ratio_estimate(top: Floats, bottom: Floats, weight: Floats) -> Estimate:
-    """Ratio of two weighted means over the same rows, with its (paired) delta-method interval."""
-    total, ratio = float(bottom @ weight), float(top @ weight) / float(bottom @ weight)
-    half = _Z * float(np.sqrt((top - ratio * bottom) ** 2 @ weight)) / total
-    return Estimate(ratio, ratio - half, ratio + half)
+def bin_effect(rows: Rows, prob: Floats) -> float:
+    """Design effect of clusters within bins of a score, averaged over the bins; 1 if rows are independent."""
+    if rows.cluster is None:
+        return 1.0
+    words, code = np.unique(prob, return_inverse=True)
+    mass = summed(code, rows.weight, len(words))
+    place = ((np.cumsum(mass) - mass / 2) / mass.sum() * BINS).astype(np.int64)  # equal scores stay in one bin
+    effect = effect_of(rows.label, prob, rows.weight, place[code], rows.cluster)
+    return float(np.mean(effect[np.unique(place)]))
 
 
-def ne_estimate(loss: Floats, label: Floats, weight: Floats) -> Estimate:
-    r"""Normalised entropy with its delta-method interval.
-
-    With :math:`H` the entropy of the rate :math:`\bar y`, the influence of a row on NE is
-    :math:`(\ell - L)/H - L H'(\bar y)(y - \bar y)/H^2`, where :math:`H'(y) = \log((1-y)/y)`.
-    """
-    total = float(weight.sum())
-    mean, rate = float(loss @ weight) / total, float(label @ weight) / total
-    h = float(entropy(rate))
-    slope = float(np.log((1 - rate) / rate))
-    moved = (loss - mean) / h - mean * slope * (label - rate) / h**2
-    half = _Z * float(np.sqrt(moved**2 @ weight)) / total
-    return Estimate(mean / h, mean / h - half, mean / h + half)
-
-
-def ece_estimate(bins: BinSums) -> Estimate:
+def ece_estimate(bins: BinSums, effect: float = 1.0) -> Estimate:
     """``metrics.ece`` with a normal interval from the standard error of each bin's rate."""
-    share, deviation = _bin_spread(bins)
+    share, deviation = _bin_spread(bins, effect)
     value, half = bins.ece(bins=ECE_BINS), _Z * float(np.sqrt((share * deviation) ** 2 @ np.ones(len(share))))
     return Estimate(value, max(0.0, value - half), value + half)
 
 
-def ece_floor(bins: BinSums) -> float:
+def ece_floor(bins: BinSums, effect: float = 1.0) -> float:
     """Expected ECE of perfect probabilities: the gap of each bin is then a folded normal about 0."""
-    share, deviation = _bin_spread(bins)
+    share, deviation = _bin_spread(bins, effect)
     return float(share @ deviation) * float(np.sqrt(2 / np.pi))
 
 
-def _bin_spread(bins: BinSums) -> tuple[Floats, Floats]:
+def _bin_spread(bins: BinSums, effect: float) -> tuple[Floats, Floats]:
     grouped = bins.grouped(ECE_BINS, "mass")
     used = grouped.weight > 0
     weight = grouped.weight[used]
     rate = grouped.positive[used] / weight
-    return weight / weight.sum(), np.sqrt(rate * (1 - rate) / weight)
-
-
-def _total_ratio(sums: Sums) -> Estimate:
-    columns = (np.array([value]) for value in (sums.weight, sums.positive, sums.expected, sums.loss, 0.0))
-    table = ratio_table(SegmentSums(np.zeros(1, np.int64), *columns), level=LEVEL)
-    return Estimate(float(table.ratio[0]), float(table.lower[0]), float(table.upper[0]))
+    return weight / weight.sum(), np.sqrt(effect * rate * (1 - rate) / weight)
 
 
 def _worst_groups(rows: Rows, before: Floats, after: Floats) -> tuple[Multicalibration, Multicalibration]:
@@ -295,23 +280,12 @@ def _worst_groups(rows: Rows, before: Floats, after: Floats) -> tuple[Multicalib
     return one, two
 
 
-def rates(weight: Floats, positive: Floats) -> tuple[Floats, Floats, Floats]:
-    """Rate of each cell and Wilson's interval.
-
-    >>> [column.round(3).tolist() for column in rates(np.array([10.0]), np.array([0.0]))]
-    [[0.0], [0.0], [0.278]]
-    """
-    nothing = np.zeros_like(weight)
-    table = ratio_table(SegmentSums(np.arange(len(weight)), weight, positive, weight, nothing, nothing), level=LEVEL)
-    return table.ratio, table.lower, table.upper
-
-
-def reliability(bins: BinSums, count: int = BINS) -> Reliability:
-    """The reliability diagram of sums by distinct probability."""
+def reliability(bins: BinSums, count: int = BINS, *, effect: float = 1.0) -> Reliability:
+    """The reliability diagram of sums by distinct probability; a design effect widens its intervals."""
     grouped = bins.grouped(count, "mass")
     used = grouped.weight > 0
     weight, positive = grouped.weight[used], grouped.positive[used]
-    return Reliability(grouped.expected[used] / weight, *rates(weight, positive), weight)
+    return Reliability(grouped.expected[used] / weight, *rates(weight / effect, positive / effect), weight)
 
 
 def density(rows: Rows) -> Density:
@@ -335,10 +309,7 @@ def _middle(values: Floats, weight: Floats) -> tuple[float, float]:
 def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTable:
     """O/E of every combination of some context columns, worst first."""
     keys, group = rows.groups(names)
-    tables = [
-        ratio_table(SegmentSums.from_rows(rows.label, prob, group, rows.weight), level=LEVEL)
-        for prob in (rows.before, rows.after)
-    ]
+    tables = [ratios(rows.label, prob, rows.weight, group, rows.cluster) for prob in (rows.before, rows.after)]
     order = np.lexsort([-tables[1].weight, -certain_distance(tables[1])])
     kept = order[:TABLE_ROWS]
     outside = tuple(int(((table.lower > 1) | (table.upper < 1)).sum()) for table in tables)
@@ -351,8 +322,8 @@ def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTa
 def certain_distance(table: ObservedOverExpected) -> Floats:
     r"""Distance of the interval of O/E from 1, on the log scale: :math:`\max(0, \log lower, -\log upper)`.
 
-    >>> sums = SegmentSums.from_rows([1, 1, 0, 1, 0, 1], [0.5] * 6, [0, 0, 1, 1, 1, 1])
-    >>> certain_distance(ratio_table(sums)).tolist()
+    >>> label, group = np.array([1.0, 1, 0, 1, 0, 1]), np.array([0, 0, 1, 1, 1, 1])
+    >>> certain_distance(ratios(label, np.full(6, 0.5), np.ones(6), group)).tolist()
     [0.0, 0.0]
     """
     with np.errstate(divide="ignore"):
@@ -395,6 +366,10 @@ def dots(rows: Rows, table: ContextTable) -> Dots:
 def daily(rows: Rows) -> Daily:
     """Mean scores beside the label rate, by day."""
     sums = [SegmentSums.from_rows(rows.label, prob, rows.day, rows.weight) for prob in (rows.before, rows.after)]
-    ratio = ratio_table(sums[1], level=LEVEL)
-    interval = rates(sums[1].weight, sums[1].positive)
+    _, when = np.unique(np.asarray(rows.day), return_inverse=True)
+    # Days that are the clusters themselves have the interval of their own rows.
+    cluster = None if rows.cluster is None or len(np.unique(rows.cluster)) <= len(sums[1].key) else rows.cluster
+    ratio = ratios(rows.label, rows.after, rows.weight, when, cluster)._replace(context=sums[1].key)
+    effect = 1.0 if cluster is None else effect_of(rows.label, rows.after, rows.weight, when, cluster)
+    interval = rates(sums[1].weight / effect, sums[1].positive / effect)
     return Daily(sums[1].key, sums[1].weight, sums[0].mean_prob, sums[1].mean_prob, *interval, ratio)

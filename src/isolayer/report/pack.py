@@ -135,7 +135,7 @@ def add_curves(pack: Pack, curves: Curves, wanted: Codes, span: tuple[float, flo
     pack.add("curves.value", fixed[starts].astype(np.int32))
     pack.add("curves.first", first.astype(np.uint16))
     pack.add("curves.size", size.astype(np.uint16))
-    pack.add("curves.rise", rise.clip(0, 65535).astype(np.uint16))
+    pack.add("curves.rise", rise.clip(0, 65535).astype(np.uint16) if curves.monotone else rise.astype(np.int32))
     pack.add("curves.deviation", coarse_logs(np.sqrt(curves.variance[row, knot].astype(np.float64))))
     pack.add("curves.mass", coarse_logs(curves.knot_weight[row, knot].astype(np.float64)))
     grid = curves.grid

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
@@ -14,18 +14,24 @@ from string import Template
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.summary import falling
+from isolayer.curves.verified_file import library_version
 from isolayer.errors import need
 from isolayer.fitting.histogram import Histogram
+from isolayer.metrics.history import read_history
 from isolayer.report import charts, sections
 from isolayer.report.advice import IN_SAMPLE, advise
 from isolayer.report.bias import Bias, learned_bias
 from isolayer.report.evidence import Evidence, gather
+from isolayer.report.history import history_section, loss_chart, ratio_chart
 from isolayer.report.pack import Pack, add_curves, add_dots, add_table
 from isolayer.report.rows import from_histogram, from_log
 from isolayer.report.theme import COLOUR, PALETTE, SERIES, styled, ticks
 from isolayer.report.words import joined, readable
+from isolayer.settings import text
 from isolayer.storage import files_of, refuse_same_file, whole_file, writable
 
 Span = tuple[float, float]
@@ -41,8 +47,11 @@ def write(
     contexts: Sequence[str] | None = None,
     weight: str | None = None,
     date: str | None = None,
+    cluster: str | None = None,
     bias: Curves | None = None,
     title: str | None = None,
+    in_sample: bool = False,
+    history: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write the report of curves on a log.
 
@@ -56,8 +65,12 @@ def write(
         contexts: Columns to report by; by default the contexts of the curves.
         weight: Column of frequency weights.
         date: Column of dates, or of whole numbers of days.
+        cluster: Column whose rows vary together, such as a user or a query; by default the day, if there are several.
         bias: Curves of a debiased model, as ``DualHead.curves()`` gives them; by default ``curves``, if they are such.
         title: Heading of the page.
+        in_sample: Whether some of the rows are known to have been fitted; if all of them were, that is found out. The
+            page then says so in a banner.
+        history: A history of checks, as ``isolayer check --history`` keeps it, to draw by day.
 
     Returns:
         The path that was written.
@@ -65,14 +78,15 @@ def write(
     writable(path)
     if isinstance(log, str | os.PathLike):
         refuse_same_file(path, *files_of(os.fspath(log)), name="path")
-    rows = from_log(log, curves, score=score, label=label, contexts=contexts, weight=weight, date=date)
-    evidence = gather(rows, curves)
+    past = None if history is None else read_history(history)
+    rows = from_log(log, curves, score=score, label=label, contexts=contexts, weight=weight, date=date, cluster=cluster)
+    evidence = gather(replace(rows, in_sample=in_sample or rows.in_sample), curves)
     learned = None
     if bias is not None:
         learned = learned_bias(bias)
     elif curves.contexts[:1] == ("task",) and len(curves.contexts) > 1:
         learned = learned_bias(curves, _span(evidence))
-    return _save(path, render(evidence, curves, bias=learned, title=title))
+    return _save(path, render(evidence, curves, bias=learned, title=title, history=past))
 
 
 def write_fitted(
@@ -86,24 +100,36 @@ def write_fitted(
         curves: The curves.
         title: Heading of the page.
     """
+    writable(path)
     return _save(path, render(gather(from_histogram(histogram, curves), curves), curves, title=title))
 
 
-def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, title: str | None = None) -> str:
-    """The page as text."""
-    title = title or "Calibration, before and after"
+def render(
+    evidence: Evidence,
+    curves: Curves,
+    *,
+    bias: Bias | None = None,
+    title: str | None = None,
+    history: pa.Table | None = None,
+) -> str:
+    """The page as text; ``history`` is one of past checks."""
+    title = "Calibration, before and after" if title is None else text("title", title, advice="or None for the usual")
     span = _span(evidence)
     readout = _readout(span)
     pack = Pack()
     packed = _packed(pack, evidence, curves, span)
-    parts = _sections(evidence, bias, readout, packed["curves"]["leftOut"])
+    parts = _sections(evidence, bias, readout, packed["curves"]["leftOut"], falling(curves))
+    drawn = _charts(evidence, bias)
+    if history is not None:
+        parts["Past checks"] = history_section(history)
+        drawn |= {"history-ratio": _spec(ratio_chart(history), 240), "history-loss": _spec(loss_chart(history), 240)}
     data = {
         **packed,
         "manifest": pack.manifest(),
         "palette": COLOUR,
         "series": [name for colour in SERIES for name, light in COLOUR.items() if light == colour],
         "readout": readout,
-        "charts": [{"id": name, "spec": spec} for name, spec in _charts(evidence, bias).items()],
+        "charts": [{"id": name, "spec": spec} for name, spec in drawn.items()],
         "explorer": _explorer(span),
     }
     template = Template(_resource("page.html"))
@@ -115,7 +141,7 @@ def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, titl
         banner=_banner(evidence),
         links=_links(parts),
         sections="\n".join(parts.values()),
-        footer=f"Made by isolayer {_version()}.",
+        footer=f"Made by isolayer {library_version()}.",
         evidence=_plain(data),
         columns=pack.text(),
         library=need("vl_convert").javascript_bundle().replace("</script", "<\\/script"),
@@ -123,11 +149,13 @@ def render(evidence: Evidence, curves: Curves, *, bias: Bias | None = None, titl
     )
 
 
-def _sections(evidence: Evidence, bias: Bias | None, readout: list[float], left_out: int) -> dict[str, str]:
+def _sections(
+    evidence: Evidence, bias: Bias | None, readout: list[float], left_out: int, fall: str | None
+) -> dict[str, str]:
     """Sections in order, by the text of the links to them."""
     found = {
         "Figures": sections.figures_section(evidence),
-        "What to do next": sections.advice_section(advise(evidence, bias)),
+        "What to do next": sections.advice_section(advise(evidence, bias, fall)),
         "Reliability": sections.reliability_section(evidence),
     }
     if evidence.tables:
@@ -234,13 +262,6 @@ def _rounded(data: Any) -> Any:
 
 def _resource(name: str) -> str:
     return files("isolayer.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _version() -> str:
-    try:
-        return version("isolayer")
-    except PackageNotFoundError:
-        return "from source"
 
 
 def _save(path: str | os.PathLike[str], text: str) -> Path:

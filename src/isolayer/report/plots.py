@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError, need
+from isolayer.fitting.columns import array_of, same_length, shaped
 from isolayer.metrics import BinSums, observed_over_expected
 from isolayer.metrics.rows import labels, probs, weights
 from isolayer.report.charts import diagonal, inline, records, reliability_chart, series_colours, span_of
 from isolayer.report.evidence import BINS, certain_distance, reliability
 from isolayer.report.theme import COLOUR, by_place, named, prob_x, prob_y, series, styled
 from isolayer.report.words import readables
+from isolayer.settings import mapping
 
 if TYPE_CHECKING:
     import altair as alt
@@ -146,7 +148,11 @@ def plot_curves(curves: Curves, context: Mapping[str, Any] | None = None, *, lev
 def _chosen(curves: Curves, context: Mapping[str, Any] | None, most: int) -> tuple[NDArray[np.int64], list[str]]:
     """Rows of the curves to draw, and a name for each."""
     if context is not None:
-        columns = [np.asarray(context[name]).tolist() for name in curves.contexts if name in context]
+        mapping("context", context, advice="give a column for each context")
+        present = [name for name in curves.contexts if name in context]
+        columns = [shaped(f"context {name}", array_of(f"context {name}", context[name])).tolist() for name in present]
+        for name, column in zip(present, columns, strict=True):
+            same_length(f"context {name}", len(column), len(columns[0]))
         if not columns:
             raise InputError(f"context: expected columns of {curves.contexts}, got {list(context)}; name them so")
         names = [" · ".join(readables(row)) for row in zip(*columns, strict=True)]

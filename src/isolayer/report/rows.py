@@ -6,7 +6,7 @@ Sums over rows belong to :mod:`isolayer.report.evidence`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from isolayer.fitting.categories import Codes, combine, encode
 from isolayer.fitting.columns import numbers
 from isolayer.fitting.frames import column, column_names
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.sampling import real_traffic
 from isolayer.metrics.rows import PROB_FLOOR, labels, same_length, weights
 
 Floats = NDArray[np.float64]
@@ -39,6 +40,8 @@ class Rows:
         keys: For each context column its distinct values and the code of each row.
         curve: The curve that serves each row.
         day: Dates or whole numbers, or None.
+        cluster: Cluster of each row as a code, or None if rows count as independent.
+        cluster_name: Name of the column of clusters.
         in_sample: Whether the curves were fitted to the same rows.
     """
 
@@ -50,6 +53,8 @@ class Rows:
     curve: Codes
     day: NDArray[Any] | None = None
     in_sample: bool = False
+    cluster: Codes | None = None
+    cluster_name: str | None = None
 
     @property
     def before(self) -> Floats:
@@ -77,6 +82,7 @@ def from_log(
     contexts: Sequence[str] | None = None,
     weight: str | None = None,
     date: str | None = None,
+    cluster: str | None = None,
 ) -> Rows:
     """Read the named columns of a log and score them.
 
@@ -90,13 +96,14 @@ def from_log(
             from the name of the label when the log has no column ``task``.
         weight: Column of frequency weights.
         date: Column of dates, or of whole numbers of days.
+        cluster: Column whose rows vary together, such as a user or a query; by default the day, if there are several.
 
     >>> from isolayer.grid import Grid
     >>> from_log({"score": [0.0], "label": [1], "device": ["tv"]}, Curves.identity(Grid()), contexts=["device"]).before
     array([0.5])
     """
-    names = [name for name in (score, label, weight, date, *(contexts or ()), *curves.contexts) if name]
-    log = _read(log, names)
+    names = [score, label, weight, date, cluster, *(contexts or ()), *curves.contexts, *curves.fields]
+    log = _read(log, [name for name in names if name])
     given = [name for name in curves.contexts if name in names_of(log) or name != "task"]
     wanted = given if contexts is None else _listed(contexts)
     scores = numbers(score, column(log, score))
@@ -105,18 +112,22 @@ def from_log(
     context = {name: column(log, name) for name in given}
     if len(given) < len(curves.contexts):
         context["task"] = np.full(len(scores), _task_of(curves, label))
+    fields = {name: column(log, name) for name in curves.fields}
     y = labels(column(log, label), len(scores), label)
     w = weights(None if weight is None else column(log, weight), len(scores))
     rows = Rows(
         _bounded(scores if curves.scale == "logit" else logit_of(scores), curves),
-        _bounded(curves.decision_function(scores, context)),
+        _bounded(curves.decision_function(scores, {**context, **fields})),
         y,
         w,
         {name: _encoded(column(log, name), name, len(scores)) for name in wanted},
         curves.rows_of(context, len(scores)),
         None if date is None else days(date, column(log, date), len(scores)),
     )
-    return rows if w.all() else _kept(rows, w > 0)
+    raw = scores if curves.scale == "logit" else logit_of(scores)
+    rows = replace(rows, in_sample=_were_fitted(curves, raw, y, context, w))
+    rows = replace(rows, cluster=None if cluster is None else _encoded(column(log, cluster), cluster, len(scores))[1])
+    return _clustered(rows if w.all() else _kept(rows, w > 0), date if cluster is None else cluster)
 
 
 def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
@@ -127,6 +138,8 @@ def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
     >>> rows.label.tolist(), rows.weight.tolist(), rows.in_sample
     ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0], True)
     """
+    histogram = real_traffic(histogram)
+    curves.refuse_terms("report")
     mean = histogram.logit / histogram.weight
     cells = np.arange(len(mean))
     cell, label = np.concatenate([cells, cells]), np.repeat([1.0, 0.0], len(mean))
@@ -176,7 +189,27 @@ def _kept(rows: Rows, keep: NDArray[np.bool_]) -> Rows:
     keys = {name: (words, codes[keep]) for name, (words, codes) in rows.keys.items()}
     columns = (rows.logit[keep], rows.calibrated[keep], rows.label[keep], rows.weight[keep])
     day = None if rows.day is None else rows.day[keep]
-    return Rows(*columns, keys, rows.curve[keep], day, rows.in_sample)
+    cluster = None if rows.cluster is None else rows.cluster[keep]
+    return Rows(*columns, keys, rows.curve[keep], day, rows.in_sample, cluster, rows.cluster_name)
+
+
+def _clustered(rows: Rows, name: str | None) -> Rows:
+    """The rows with the name of their clusters, or else with their days as clusters, if there are at least two."""
+    codes = rows.cluster
+    if codes is None and rows.day is not None:
+        codes = np.unique(rows.day, return_inverse=True)[1]
+    several = codes is not None and len(np.unique(codes)) > 1
+    return replace(rows, cluster=codes if several else None, cluster_name=name if several else None)
+
+
+def _were_fitted(curves: Curves, logit: Floats, label: Floats, context: dict[str, Any], weight: Floats) -> bool:
+    """Whether these are the rows that the curves remember to have been fitted to, by a digest of their sums."""
+    data = curves.source.get("data")
+    if data is None or curves.source.get("rows") != len(logit):
+        return False
+    columns = {name: context[name] for name in curves.contexts}
+    sums = Histogram.from_arrays(logit, label, columns, weight, grid=curves.grid)
+    return bool(sums.fingerprint() == data)
 
 
 def names_of(log: Any) -> list[str]:

@@ -10,7 +10,8 @@ import numpy as np
 from isolayer.metrics import Multicalibration
 from isolayer.report.advice import Advice
 from isolayer.report.bias import Bias
-from isolayer.report.evidence import Daily, Estimate, Evidence, Figure, Reliability
+from isolayer.report.evidence import Daily, Evidence, Figure, Reliability
+from isolayer.report.intervals import Estimate
 from isolayer.report.theme import RATIO_NAMES, RATIO_STEPS
 from isolayer.report.words import joined, readable, readables
 
@@ -54,8 +55,15 @@ def figures_section(evidence: Evidence) -> str:
     found = [_card(figure, evidence) for figure in evidence.figures]
     if evidence.worst_group is not None:
         found.append(_group_card(*evidence.worst_group))
-    lead = "The raw score in grey, the calibrated score in colour."
+    lead = f"The raw score in grey, the calibrated score in colour. {_clusters(evidence.clusters)}"
     return section("figures", "Before and after", lead, f'<div class="cards">{"".join(found)}</div>')
+
+
+def _clusters(clusters: tuple[str, int] | None) -> str:
+    """What intervals assume."""
+    if clusters is None:
+        return "Intervals assume independent rows; if users, queries or days share their ups and downs, they are wider."
+    return f"Intervals count {clusters[1]:,} clusters of {escape(readable(clusters[0]))}, whose rows vary together."
 
 
 def _card(figure: Figure, evidence: Evidence) -> str:

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting.columns import probs, some, weights
+from isolayer.settings import number, seed
 
 Single = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -97,6 +99,11 @@ class PositionBased:
     eta: float | tuple[float, ...] = 1.0
     noise: float = 0.1
 
+    def __post_init__(self) -> None:
+        if self.examination is not None:
+            some("examination", probs("examination", self.examination, advice="give one share per position"))
+        _check(self.eta, noise=self.noise)
+
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Examination at each strength, ``[strengths, positions]``."""
         if self.examination is None:
@@ -119,6 +126,9 @@ class Trust:
     """
 
     eta: float | tuple[float, ...] = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self.eta)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Examination at each strength, ``[strengths, positions]``."""
@@ -154,6 +164,9 @@ class DynamicBayesian:
     continuation: float = 0.8
     eta: float | tuple[float, ...] = 1.0
 
+    def __post_init__(self) -> None:
+        _check(self.eta, continuation=self.continuation)
+
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability of reading on when not satisfied, at each strength, ``[strengths, positions]``."""
         return table_examination(positions, eta, (self.continuation,))
@@ -177,6 +190,9 @@ class DependentClick:
     beta: float = 0.6
     eta: float | tuple[float, ...] = 1.0
     noise: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check(self.eta, beta=self.beta, noise=self.noise)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability of reading on after a click at each position, at each strength, ``[strengths, positions]``."""
@@ -204,6 +220,10 @@ class Distortion:
 
     eta: float | tuple[float, ...] = 0.6
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.eta)
+        seed("seed", self.seed)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Offset of each position in logit, at each strength, ``[strengths, positions]``."""
@@ -275,9 +295,20 @@ def strengths(behaviour: Behaviour, devices: int) -> NDArray[np.float64]:
     >>> strengths(PositionBased(eta=2.0), 3).tolist()
     [2.0, 2.0, 2.0]
     """
-    eta = np.atleast_1d(np.asarray(behaviour.eta, dtype=np.float64))
-    if len(eta) not in (1, devices) or not np.isfinite(eta).all() or (eta < 0).any():
-        raise InputError(
-            f"eta: expected one number >= 0, or {devices} (one per device), got {behaviour.eta}; fix the count"
-        )
+    eta = _column(behaviour.eta)
+    if len(eta) not in (1, devices):
+        raise InputError(f"eta: expected one number, or {devices} (one per device), got {len(eta)}; fix the count")
     return np.broadcast_to(eta, (devices,)).copy()
+
+
+def _column(eta: float | tuple[float, ...]) -> NDArray[np.float64]:
+    """The strengths as a column: one number, or one per device."""
+    if isinstance(eta, tuple | list | np.ndarray):
+        return some("eta", weights("eta", eta))
+    return np.array([number("eta", eta, 0, ends="[)", advice="or give one per device")])
+
+
+def _check(eta: float | tuple[float, ...], **rates: float) -> None:
+    _column(eta)
+    for name, rate in rates.items():
+        number(name, rate, 0, 1, ends="[]", advice="give a probability")

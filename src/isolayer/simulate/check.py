@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from isolayer.settings import count, instance
+from isolayer.settings import seed as checked_seed
 from isolayer.simulate.behaviours import (
     GAIN,
     Behaviour,
@@ -58,7 +60,9 @@ def self_test(feed: Feed | None = None, *, sessions: int = 20_000, seed: int = 0
     >>> all(check.holds for check in self_test(sessions=2_000))
     True
     """
-    feed = Feed() if feed is None else feed
+    feed = Feed() if feed is None else instance("feed", feed, Feed, advice="use simulate.Feed(...)")
+    sessions = count("sessions", sessions, advice="20,000 is usual")
+    seed = checked_seed("seed", seed)
     checks = _logging_checks(feed, sessions, seed)
     others = [behaviour for behaviour in _MODELS if behaviour != feed.behaviour]
     for number, behaviour in enumerate([feed.behaviour, *others]):

@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting.columns import numbers
+from isolayer.settings import count, function, instance, number, shown, text
+from isolayer.settings import seed as checked_seed
 from isolayer.simulate.behaviours import (
     GAIN,
     Behaviour,
@@ -56,6 +59,14 @@ class Task:
     own: float = 0.3
     after: str | None = None
 
+    def __post_init__(self) -> None:
+        text("name", self.name, advice="name the column of the label")
+        number("rate", self.rate, 0, 1, advice="give a probability")
+        number("slope", self.slope, advice="1.0 is usual")
+        number("own", self.own, 0, 1, ends="[]", advice="give a share")
+        if self.after is not None:
+            text("after", self.after, advice="name the task it is conditional on, or None")
+
 
 TASKS = (
     Task("skip", 0.4, slope=-1.0),
@@ -92,6 +103,12 @@ class Logger:
     noise: float = 0.0
     temperature: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("relevance", "spurious", "informed", "grade"):
+            number(name, getattr(self, name), advice="give the weight of this part of the score")
+        for name in ("noise", "temperature"):
+            number(name, getattr(self, name), 0, ends="[)", advice="0 leaves it out")
+
     def score(self, candidates: Candidates, rng: np.random.Generator) -> Single:
         """The policy's score of every candidate, Gumbel noise included, ``[sessions, candidates]``."""
         parts = (
@@ -125,6 +142,10 @@ class Drift:
     position_bias: float = 0.0
     relevance: float = 0.0
     rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("position_bias", "relevance", "rate"):
+            number(name, getattr(self, name), advice="give the change per day")
 
 
 class Candidates(NamedTuple):
@@ -178,19 +199,23 @@ class Feed:
     drift: Drift = field(default_factory=Drift)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.positions <= self.population.items // 2:
-            most = self.population.items // 2
-            raise InputError(f"positions: expected 1 to {most} (half the items), got {self.positions}; add items")
-        if self.days < 1:
-            raise InputError(f"days: expected at least 1, got {self.days}; raise it")
+        for name, kind in {"population": Population, "logger": Logger, "drift": Drift}.items():
+            instance(name, getattr(self, name), kind, advice=f"use simulate.{kind.__name__}(...)")
+        if not all(hasattr(self.behaviour, name) for name in ("eta", "curve", "act")):
+            got = shown(self.behaviour)
+            raise InputError(f"behaviour: expected eta, curve and act, got {got}; use simulate.PositionBased()")
+        most = self.population.items // 2
+        count("positions", self.positions, 1, most, advice="list at most half the items, or add items")
+        count("days", self.days, advice="raise it")
+        if not isinstance(self.tasks, tuple | list):
+            raise InputError(f"tasks: expected a tuple of tasks, got {shown(self.tasks)}; use simulate.Task(...)")
         known = {"click"}
         for task in self.tasks:
+            instance("tasks", task, Task, advice="use simulate.Task(...)")
             if task.name in known:
                 raise InputError(f"tasks: expected distinct names other than click, got {task.name!r} again; rename it")
             if task.after is not None and task.after not in known:
                 raise InputError(f"tasks: expected {task.after!r} before {task.name!r}, got it nowhere; add that task")
-            if not 0 < task.rate < 1:
-                raise InputError(f"task {task.name!r} rate: expected between 0 and 1, got {task.rate}; change it")
             known.add(task.name)
         strengths(self.behaviour, len(DEVICES))
 
@@ -222,9 +247,13 @@ class Feed:
 
     def batches(self, sessions: int, seed: int = 0, *, policy: Policy | None = None) -> Iterator[Columns]:
         """The same rows as :meth:`log`, in pieces that fit in memory."""
-        if sessions < 1:
-            raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
-        rng = np.random.default_rng(seed)
+        sessions = count("sessions", sessions, advice="simulate several logs with other seeds")
+        seed = checked_seed("seed", seed)
+        if policy is not None:
+            function("policy", policy, advice="give a function of the features")
+        return self._chunks(sessions, np.random.default_rng(seed), policy)
+
+    def _chunks(self, sessions: int, rng: np.random.Generator, policy: Policy | None) -> Iterator[Columns]:
         for start in range(0, sessions, _CHUNK):
             ids = np.arange(start, min(start + _CHUNK, sessions), dtype=np.int32)
             candidates = self.candidates(ids, sessions, rng)
@@ -272,14 +301,8 @@ class Feed:
     def scores(self, policy: Policy, candidates: Candidates) -> Single:
         """A policy's score of every candidate, ``[sessions, positions]``; missing or non-finite scores are refused."""
         features = self.population.features_of(candidates.user, candidates.item)
-        score = np.asarray(policy(features), dtype=np.float32)
-        if score.shape != (len(features),):
-            raise InputError(
-                f"policy: expected one score per row, shape ({len(features)},), got {score.shape}; flatten it"
-            )
-        if not np.isfinite(score).all():
-            raise InputError("policy: expected finite scores, got NaN or infinity; check the model")
-        return score.reshape(candidates.item.shape)
+        score = numbers("scores of the policy", policy(features), len(features))
+        return score.astype(np.float32).reshape(candidates.item.shape)
 
     def draws(self, sessions: int, rng: np.random.Generator) -> dict[str, Single]:
         """Uniform draws for one chunk: ``look`` by position, and one by item for every task."""

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.settings import choice, count, flag, function, instance, mapping
+from isolayer.settings import seed as checked_seed
 from isolayer.simulate.feed import Feed, Policy
 from isolayer.simulate.population import Ids
 
@@ -31,8 +33,7 @@ class UserMetrics:
 
     def per_session(self, metric: str) -> NDArray[np.float64]:
         """Mean of a metric per session for each user with a session, ``[such users]``: what a t-test compares."""
-        if metric not in self.totals:
-            raise InputError(f"metric: expected one of {sorted(self.totals)}, got {metric!r}; choose one")
+        choice("metric", metric, sorted(self.totals))
         came = self.sessions > 0
         return np.asarray(self.totals[metric][came] / self.sessions[came])
 
@@ -59,11 +60,14 @@ def closed_loop(
     >>> arms["last"].user[:3].tolist(), int(arms["first"].sessions.sum())
     ([0, 2, 4], 200)
     """
+    instance("feed", feed, Feed, advice="use simulate.Feed(...)")
+    for name, policy in mapping("policies", policies, advice="name each function of the features").items():
+        function(f"policies {name!r}", policy, advice="give a function of the features")
     if not policies:
         raise InputError("policies: expected at least one, got none; name a function of the features")
-    if sessions < 1:
-        raise InputError(f"sessions: expected at least 1, got {sessions}; raise it")
-    arms = 1 if common_random_numbers else len(policies)
+    sessions = count("sessions", sessions, advice="simulate several logs with other seeds")
+    seed = checked_seed("seed", seed)
+    arms = 1 if flag("common_random_numbers", common_random_numbers) else len(policies)
     if feed.population.users < arms:
         raise InputError(f"users: expected at least {arms}, one per arm, got {feed.population.users}; raise it")
     return {

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.errors import InputError
+from isolayer.settings import count, number, seed
 from isolayer.simulate.behaviours import Single
 
 Ids = NDArray[np.int32]
@@ -51,11 +51,10 @@ class Population:
 
     def __post_init__(self) -> None:
         for name, least in (("users", 1), ("items", 2), ("features", 6)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name}: expected at least {least}, got {getattr(self, name)}; raise it")
+            count(name, getattr(self, name), least, advice="raise it")
         for name in ("hidden", "spurious_relevance"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name}: expected a number from 0 to 1, got {getattr(self, name)}; change it")
+            number(name, getattr(self, name), 0, 1, ends="[]", advice="give a share")
+        seed("seed", self.seed)
 
     @property
     def user_columns(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from isolayer.errors import InputError
+from isolayer.settings import choice, flag
 from isolayer.simulate.behaviours import Behaviour, PositionBased, Trust
 from isolayer.simulate.feed import Feed, Logger
 from isolayer.simulate.population import Population
@@ -31,6 +31,7 @@ def debias_feed(
     >>> feed.logger.spurious, feed.logger.temperature
     (1.0, 0.0)
     """
+    deterministic = flag("deterministic", deterministic)
     behaviours: dict[str, Behaviour] = {"position": PositionBased(), "trust": Trust()}
     loggers = {
         "spurious": Logger(relevance=0.0, spurious=1.0, temperature=0.0 if deterministic else 0.5),
@@ -38,9 +39,7 @@ def debias_feed(
             relevance=0.0, spurious=0.0, grade=0.7, noise=0.35, temperature=0.0 if deterministic else 0.2
         ),
     }
-    if bias not in behaviours:
-        raise InputError(f"bias: expected 'position' or 'trust', got {bias!r}; choose one")
-    if logger not in loggers:
-        raise InputError(f"logger: expected 'spurious' or 'informed', got {logger!r}; choose one")
+    choice("bias", bias, list(behaviours))
+    choice("logger", logger, list(loggers))
     population = Population(users=15_000, items=150_000, hidden=0.25, seed=seed)
     return Feed(population=population, logger=loggers[logger], behaviour=behaviours[bias], tasks=())

@@ -6,6 +6,7 @@
     with locked(path): ...                           read, modify and write without losing another process's write
     with open_once(path) as file: ...                everything a reader needs comes from one handle
     read_once(path), read_set(manifest)              the content of one file, or of files that belong together
+    content_id(path)                                 what identifies the content of a file, whatever its name
     writable(path), refuse_same_file(out, log)       checks to make before any work is done
 
 A process that is killed at any moment leaves the old files or the new ones, never a mixture. While a file ``name`` is
@@ -15,12 +16,14 @@ its holder dies, and whoever opens or writes the file next finishes what the dea
 rest. Nothing in this room knows what the files contain.
 """
 
+from isolayer.storage.identity import content_id
 from isolayer.storage.lock import finish_interrupted, locked
 from isolayer.storage.paths import files_of, refuse_same_file, writable
 from isolayer.storage.reading import open_once, read_once, read_set
 from isolayer.storage.writing import whole_file, whole_files
 
 __all__ = [
+    "content_id",
     "files_of",
     "finish_interrupted",
     "locked",

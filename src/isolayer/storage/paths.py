@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 
 from isolayer.errors import InputError
+from isolayer.settings import path as checked_path
 
 AnyPath = str | PathLike[str]
 
@@ -33,6 +34,7 @@ def writable(path: AnyPath, name: str = "path") -> Path:
         ...
     isolayer.errors.InputError: --out: expected a folder that exists, got 'nowhere'; create it
     """
+    checked_path(name, path)
     try:
         target, kind = Path(path).resolve(), kind_at(path)
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a name with NUL or too long

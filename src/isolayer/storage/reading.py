@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from isolayer.errors import InputError
+from isolayer.settings import path as checked_path
 from isolayer.storage.lock import LOCK, finish_interrupted
 from isolayer.storage.paths import BINARY, AnyPath, beside, kind_of
 
@@ -35,7 +36,7 @@ def open_once(path: AnyPath, what: str = "a file", *, name: str = "file") -> Ite
         ...
     isolayer.errors.InputError: --curves: expected curves at 'nothing here', got no file; check the path
     """
-    finish_interrupted(path)
+    finish_interrupted(checked_path(name, path))
     try:
         descriptor = os.open(path, os.O_RDONLY | _NO_WAIT | BINARY)
     except (OSError, ValueError) as error:

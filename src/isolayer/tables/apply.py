@@ -15,12 +15,10 @@ The same as one statement in plain text is :mod:`isolayer.curves.export.sql`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Any, NamedTuple
 
 import ibis
-import ibis.expr.operations as ops
 import numpy as np
 import pyarrow as pa
 
@@ -29,7 +27,10 @@ from isolayer.curves.export.levels import Level, levels
 from isolayer.curves.export.sql import cells_of, own_prefix
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
+from isolayer.settings import text
+from isolayer.tables.apply_fields import apply_fields
 from isolayer.tables.histogram_query import logit_expression
+from isolayer.tables.resident import name_of, resident
 from isolayer.tables.sources import (
     ROWS,
     Table,
@@ -73,7 +74,8 @@ def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str 
     """A table with one more column, the calibrated probability; NULL where the score cannot be used.
 
     Nothing runs until the answer is asked for, and then in the table's own engine. The curves go there as small tables:
-    temporary ones on a DuckDB connection, in-memory ones of Ibis elsewhere.
+    temporary ones on a DuckDB connection, which are dropped some time after the last expression that needs them, and
+    in-memory ones of Ibis elsewhere.
 
     Args:
         curves: The fitted curves.
@@ -89,6 +91,10 @@ def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str 
     >>> table.order_by("id").to_pyarrow()["calibrated_prob"].to_pylist()
     [0.5, None]
     """
+    for name, column in {"score": score, "prob": prob}.items():
+        text(name, column, advice="name a column")
+    if curves.terms is not None:
+        return apply_fields(curves, source, score=score, prob=prob)
     table = unbound(source) if is_relation(source) else as_table(source)
     walk = levels(curves)
     _check_columns(table, curves, walk, score, prob)
@@ -101,7 +107,7 @@ def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str 
         tables = [ibis.table(ibis.Schema.from_pyarrow(part.schema), name=name) for name, part in named.items()]
     else:
         backend = backend_of(table)
-        tables = [_resident(backend, part) for part in parts]
+        tables = [resident(backend, part) for part in parts]
     calibrated = _Expression(curves, walk, lookup, own, tables).calibrated(table, score, prob)
     return _on_relation(source, calibrated, named) if is_relation(source) else calibrated
 
@@ -132,21 +138,6 @@ def lookup_tables(curves: Curves, walk: list[Level], *, pack: int | None = None)
             columns[f"gap_{depth}"] = np.array([key is None for key in level.keys], np.int8)
         parts.append(pa.table(columns))
     return Lookup(parts, pa.table(cells), width, pack)
-
-
-def name_of(part: pa.Table) -> str:
-    """A name for a table in an engine: a digest of its columns' names, types and values, so that it is made once.
-
-    >>> one, two = pa.table({"viewer": [1], "author": [2]}), pa.table({"author": [1], "viewer": [2]})
-    >>> name_of(one) == name_of(two)
-    False
-    """
-    digest = hashlib.sha1(part.schema.serialize(), usedforsecurity=False)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, part.schema) as stream:
-        stream.write_table(part)
-    digest.update(sink.getvalue())
-    return f"isolayer_{digest.hexdigest()[:24]}"
 
 
 class _Expression(NamedTuple):
@@ -270,21 +261,6 @@ def _check_context(given: Any, level: Level) -> None:
             f"context {level.context}: expected integers, since some keys are beyond 2**{bits}, got "
             f"{str(given).lstrip('!')}; convert the column"
         )
-
-
-def _resident(backend: Any, part: pa.Table) -> Table:
-    """A small table inside an engine.
-
-    On DuckDB it is a temporary table: of such DuckDB knows the range of the keys, and joins by lookup.
-    """
-    if backend.name != "duckdb":
-        return ibis.memtable(part)
-    name = name_of(part)
-    backend.con.register(f"{name}_arrow", part)
-    backend.con.execute(f"CREATE TEMP TABLE IF NOT EXISTS {name} AS SELECT * FROM {name}_arrow")
-    backend.con.unregister(f"{name}_arrow")
-    schema, where = ibis.Schema.from_pyarrow(part.schema), ops.Namespace(catalog="temp", database="main")
-    return ops.DatabaseTable(name=name, schema=schema, source=backend, namespace=where).to_expr()
 
 
 def _on_relation(relation: Any, expression: Table, tables: dict[str, pa.Table]) -> Any:

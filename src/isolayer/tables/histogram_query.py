@@ -23,10 +23,15 @@ from numpy.typing import NDArray
 
 from isolayer.curves.evaluation import NEAR, Scale
 from isolayer.errors import InputError
-from isolayer.fitting.categories import combine, context_names, encode
+from isolayer.fitting.categories import context_names
+from isolayer.fitting.evidence import WeightKind, WeightsAreNotCounts, checked_kind, doubtful_counts
 from isolayer.fitting.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT, Histogram, bins
+from isolayer.fitting.negative_rates import refuse_many
 from isolayer.grid import Grid
+from isolayer.settings import choice, count, text
+from isolayer.tables.engine_answer import context_column, histogram_of_cells
 from isolayer.tables.folds import fold_expression
+from isolayer.tables.grid_query import Scores, grid_for
 from isolayer.tables.sources import (
     Table,
     Value,
@@ -44,8 +49,14 @@ from isolayer.tables.sources import (
 
 OnBadRows = Literal["error", "drop"]
 
-_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
-_SOURCE = ("score", "label", "weight", "scale", "negative_rate")  # what a histogram remembers of its columns
+_SOURCE = (
+    "score",
+    "label",
+    "weight",
+    "scale",
+    "negative_rate",
+    "weight_kind",
+)  # what a histogram remembers of its columns
 _UNUSED = -1  # bin of rows that weigh nothing
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -2: "scores that are NULL, NaN or infinite",
@@ -73,12 +84,13 @@ class ColumnSpec:
         label: The label column: numbers in [0, 1] or booleans.
         weight: A column of weights, or None.
         scale: Whether scores are logits or probabilities.
-        grid: Where the knots are.
+        grid: Where the knots are; ``"auto"`` places them by the spread of the scores.
         folds: Number of folds, or a pair of that and a column of integers or strings whose equal values stay together
             (by default the score's; strings are hashed by the engine's own function); None for no folds.
         missing: Whether NULL in a context column is refused (``"error"``) or a context of its own.
-        negative_rate: Share of negatives that was kept: a number, a column, or None.
+        negative_rate: Share of negatives that was kept: a number, a column with few distinct values, or None.
         half_life: A time column and the time in which a row's weight halves, or None.
+        weight_kind: What weights mean: ``"frequency"`` or ``"importance"``.
     """
 
     contexts: tuple[str, ...] = ()
@@ -86,16 +98,23 @@ class ColumnSpec:
     label: str = "label"
     weight: str | None = None
     scale: Scale = "logit"
-    grid: Grid = field(default_factory=Grid)
+    grid: Grid | Literal["auto"] = field(default_factory=Grid)
     folds: int | tuple[int, str] | None = None
     missing: str = "own"
     negative_rate: float | str | None = None
     half_life: tuple[str, float | timedelta] | None = None
+    weight_kind: WeightKind = "frequency"
 
     def __post_init__(self) -> None:
         context_names(self.contexts)
-        if self.scale not in ("logit", "prob"):
-            raise InputError(f'scale: expected "logit" or "prob", got {self.scale!r}; choose one')
+        checked_kind(self.weight_kind)
+        for name in ("score", "label", "weight"):
+            if name != "weight" or self.weight is not None:
+                text(name, getattr(self, name), advice="name a column of the table")
+        choice("scale", self.scale, ("logit", "prob"))
+        if self.folds is not None:
+            folds = self.folds[0] if isinstance(self.folds, tuple) and len(self.folds) == 2 else self.folds
+            count("folds", folds, 1, 127, advice="try 5, or (5, a column)")
 
 
 def histogram_of(
@@ -116,9 +135,11 @@ def histogram_of(
     >>> histogram.keys[0].tolist(), histogram.positive.tolist(), dropped
     (['tv', 'web'], [0.0, 1.0, 1.0], {})
     """
-    if on_bad_rows not in ("error", "drop"):
-        raise InputError(f'on_bad_rows: expected "error" or "drop", got {on_bad_rows!r}; choose one')
+    choice("on_bad_rows", on_bad_rows, ("error", "drop"))
+    _refuse_many_rates(source, spec)
     newest = latest(source, spec)
+    if isinstance(spec.grid, str):
+        spec = replace(spec, grid=grid_for(source, lambda table: _scores(table, spec, newest)))
     cells = collect(source, lambda table: grouped(table, spec, newest=newest))
     bad = _bad_rows(cells, spec)
     if bad:
@@ -133,7 +154,12 @@ def histogram_of(
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
     kept = pc.greater_equal(cells["bin"], 0)
-    histogram = _histogram(cells if pc.all(kept).as_py() else cells.filter(kept), spec)
+    used = cells if pc.all(kept).as_py() else cells.filter(kept)
+    histogram = histogram_of_cells(used, spec.contexts, _grid(spec), _rates(used, spec))
+    if spec.weight is not None and spec.weight_kind == "frequency" and spec.half_life is None:
+        why = doubtful_counts(float(histogram.weight.sum()), histogram.rows)
+        if why is not None:
+            warnings.warn(why, WeightsAreNotCounts, stacklevel=3)
     return replace(histogram, source={name: getattr(spec, name) for name in _SOURCE}), bad
 
 
@@ -154,7 +180,9 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
     _check_columns(table, spec)
     _, logit = _logit(table, spec)
     label, weight = table[spec.label].cast("float64"), _weight(table, spec, newest)
-    keys = {_context(place): table[name] for place, name in enumerate(spec.contexts)}
+    keys = {context_column(place): table[name] for place, name in enumerate(spec.contexts)}
+    if isinstance(spec.negative_rate, str):
+        keys["negative_rate"] = table[spec.negative_rate].cast("float64")
     if spec.folds is not None:
         keys["fold"] = fold_expression(table, spec.score, spec.folds)
     prepared = table.select(**keys, bin=_bin(table, spec, weight), label=label, logit=logit, **_named("weight", weight))
@@ -211,6 +239,19 @@ def latest(source: Any, spec: ColumnSpec) -> float | None:
     return None if newest is None else float(newest)
 
 
+def _refuse_many_rates(source: Any, spec: ColumnSpec) -> None:
+    """Raise when a column of rates has too many distinct values to group by."""
+    rate = spec.negative_rate
+    if isinstance(rate, str):
+        answer = collect(source, lambda table: _checked(table, spec).agg(rates=table[rate].nunique()))
+        refuse_many(int(answer["rates"][0].as_py() or 0))
+
+
+def _checked(table: Table, spec: ColumnSpec) -> Table:
+    _check_columns(table, spec)
+    return table
+
+
 def _check_columns(table: Table, spec: ColumnSpec) -> None:
     columns = table.schema()
     rate, life = spec.negative_rate, spec.half_life
@@ -226,9 +267,13 @@ def _check_columns(table: Table, spec: ColumnSpec) -> None:
         if not may_be_keys(columns[name]):
             rule = "expected strings, integers or booleans"
             raise InputError(f"context {name}: {rule}, got {columns[name]}; convert the column")
-    folds = spec.folds[0] if isinstance(spec.folds, tuple) else spec.folds
-    if folds is not None and not 1 <= folds <= 127:
-        raise InputError(f"folds: expected a number from 1 to 127, got {folds}; try 5")
+
+
+def _scores(table: Table, spec: ColumnSpec, newest: float | None) -> Scores:
+    _check_columns(table, spec)
+    weight = _weight(table, spec, newest)
+    good = ibis.and_(*(rule for _, rule in _rules(table, spec, weight)))
+    return Scores(good, _logit(table, spec)[1], weight)
 
 
 def _logit(table: Table, spec: ColumnSpec) -> tuple[Value, Value]:
@@ -240,13 +285,8 @@ def _plain_weight(table: Table, spec: ColumnSpec) -> Value | None:
 
 
 def _weight(table: Table, spec: ColumnSpec, newest: float | None) -> Value | None:
-    """Weight of each row, with kept negatives and age taken in; None when every row weighs 1."""
-    weight, label = _plain_weight(table, spec), table[spec.label].cast("float64")
-    rate = spec.negative_rate
-    if rate is not None:
-        share = table[rate].cast("float64") if isinstance(rate, str) else double(rate)
-        factor = ibis.ifelse(label == double(0), double(1) / share, double(1))
-        weight = factor if weight is None else factor * weight
+    """Weight of each row, with its age taken in; None when every row weighs 1."""
+    weight = _plain_weight(table, spec)
     if spec.half_life is not None and newest is not None:
         age = (double(newest) - _time(table, spec)) / double(_half_life(table, spec))
         factor = (-age * double(math.log(2))).exp()
@@ -296,7 +336,7 @@ def _known(context: Value) -> Value:
 
 def _bin(table: Table, spec: ColumnSpec, weight: Value | None) -> Value:
     """Bin of each row, or a negative number that says why it has none."""
-    grid, (_, logit) = spec.grid, _logit(table, spec)
+    grid, (_, logit) = _grid(spec), _logit(table, spec)
     place = (logit - double(grid.lower)) * double(BINS_PER_STEP / grid.step)
     clipped = ibis.least(ibis.greatest(place, double(-1)), double(bins(grid) - 2))
     at = clipped.floor().cast("int32") + 1
@@ -309,9 +349,8 @@ def _bin(table: Table, spec: ColumnSpec, weight: Value | None) -> Value:
     return ibis.ifelse(good, at, why).cast("int32")
 
 
-def _context(place: int) -> str:
-    """What a context column is called in the answer of an engine."""
-    return f"context_{place}"
+def _grid(spec: ColumnSpec) -> Grid:
+    return Grid() if isinstance(spec.grid, str) else spec.grid
 
 
 def _named(name: str, value: Value | None) -> dict[str, Value]:
@@ -332,33 +371,8 @@ def _bad_rows(cells: pa.Table, spec: ColumnSpec) -> dict[str, int]:
     return {text: int(count[kind == code].sum()) for code, text in kinds.items() if (kind == code).any()}
 
 
-def _histogram(cells: pa.Table, spec: ColumnSpec) -> Histogram:
-    """Number the groups of an engine's answer, and put its cells in order."""
-    coded = [encode(cells[_context(place)], name) for place, name in enumerate(spec.contexts)]
-    sizes = [len(vocabulary) for vocabulary, _ in coded]
-    parts, group = combine([codes for _, codes in coded], sizes, len(cells))
-    keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
-    fold = cells["fold"].to_numpy().astype(np.int8) if "fold" in cells.column_names else np.zeros(len(cells), np.int8)
-    at = cells["bin"].to_numpy().astype(np.int32)
-    names = ("count", "weight", "weight_squared", "positive", "logit")
-    present = {name: cells[name].to_numpy() for name in names if name in cells.column_names}
-    groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1
-    order = _order((group * folds + fold) * bins(spec.grid) + at, groups * folds * bins(spec.grid))
-    if order is None:
-        place, sums = (group, fold, at), {name: column.astype(np.float64) for name, column in present.items()}
-        counts = sums["count"]  # where nothing is weighted, weights are counts
-        return Histogram._gather(spec.grid, spec.contexts, keys, place, [sums.get(name, counts) for name in names])
-    totals = {name: column[order].astype(np.float64, copy=False) for name, column in present.items()}
-    place = group[order], fold[order], at[order]
-    return Histogram(spec.grid, spec.contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names))
-
-
-def _order(cell: NDArray[np.int64], size: int) -> NDArray[np.int64] | None:
-    """The order that sorts cells of an engine, which has added them up; None if one occurs twice after all."""
-    if size > max(_DENSE, 16 * len(cell)):
-        order = np.argsort(cell)
-        return order if (np.diff(cell[order]) > 0).all() else None
-    place: NDArray[Any] = np.full(size, -1, np.int32 if len(cell) < 2**31 else np.int64)
-    place[cell] = np.arange(len(cell), dtype=place.dtype)
-    order = place[place >= 0].astype(np.int64)
-    return order if len(order) == len(cell) else None
+def _rates(cells: pa.Table, spec: ColumnSpec) -> NDArray[np.float64]:
+    """Negative rate of each cell."""
+    if isinstance(spec.negative_rate, str):
+        return np.asarray(cells["negative_rate"].to_numpy(), np.float64)
+    return np.full(len(cells), 1.0 if spec.negative_rate is None else float(spec.negative_rate))

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isolayer.errors import InputError
-from isolayer.metrics.bins import LOGIT_LIMIT, BinSums, at_least
+from isolayer.metrics.bins import LOGIT_LIMIT, MOST_BINS, BinSums
 from isolayer.metrics.rows import PROB_FLOOR
 from isolayer.metrics.sums import SegmentSums, Sums
+from isolayer.settings import count, text
 from isolayer.tables.sources import Table, Value, collect, double, is_number, within
 
 _SUMS = ("weight", "positive", "expected", "loss", "squared_error")
@@ -62,7 +63,7 @@ def bin_sums_of(source: Any, *, prob: str, label: str, weight: str | None, bins:
     >>> bin_sums_of(rows, prob="prob", label="label", weight=None, bins=4096).auc
     0.75
     """
-    at_least("bins", bins, 2)
+    bins = count("bins", bins, 2, MOST_BINS, advice="4096 is usual")
     names = ("weight", "positive", "expected", "squared_error")
     answer = collect(
         source,
@@ -114,7 +115,7 @@ def _bin(table: Table, prob: str, bins: int) -> Value:
 
 
 def _column(table: Table, name: str) -> Value:
-    if name not in table.columns:
+    if text("column", name, advice="name a column of the table") not in table.columns:
         raise InputError(f"column {name}: expected it in the table, got {list(table.columns)}; name another")
     return table[name]
 

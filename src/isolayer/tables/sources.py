@@ -8,8 +8,10 @@ reads them. What the columns mean is not known here.
 from __future__ import annotations
 
 import glob
+import re
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +21,7 @@ import ibis
 import ibis.expr.operations as ops
 import pyarrow as pa
 
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 
 Table = Any  # an Ibis table; Ibis has no types to check against
 Value = Any  # an Ibis column or scalar
@@ -75,10 +77,7 @@ def as_table(source: Any) -> Table:
     'ctx' and 'CTX'; rename one
     """
     if isinstance(source, str | Path):
-        # Ibis calls DuckDB by a name that DuckDB 2 deprecates, and filters of warnings belong to all threads.
-        with _reading, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-            return engine().read_parquet(pattern_of(str(source)))
+        return _parquet(str(source))
     try:
         table = source if isinstance(source, ibis.Table) else ibis.memtable(_arrow(source))
     except (TypeError, ValueError, pa.ArrowException, ibis.common.exceptions.IbisError) as error:
@@ -90,16 +89,49 @@ def as_table(source: Any) -> Table:
     return table
 
 
+def _parquet(path: str) -> Table:
+    """The table of Parquet files."""
+    try:
+        return read_parquet(pattern_of(path))
+    except need("duckdb").Error as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"table: expected Parquet at {path!r}, got an error ({reason}); convert the file") from error
+
+
 def refuse_twins(columns: Iterable[str], backend: str) -> None:
     """Raise when two columns differ in case only, in an engine that takes one for the other."""
     seen = dict[str, str]()
     for name in () if backend in _CASE_SENSITIVE else columns:
-        twin = seen.setdefault(name.casefold(), name)
-        if twin != name:
+        twin = seen.get(name.casefold())
+        if twin is not None:
             raise InputError(
                 f"columns: expected names that differ in more than case, which {backend} does not see, got {twin!r} "
                 f"and {name!r}; rename one"
             )
+        seen[name.casefold()] = name
+
+
+def read_parquet(pattern: str) -> Table:
+    """Parquet files as a table; refused if DuckDB had to rename columns that differ in case only, as ``CTX_1``."""
+    # Ibis calls DuckDB by a name that DuckDB 2 deprecates, and filters of warnings belong to all threads.
+    with _reading, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
+        table = engine().read_parquet(pattern)
+    stems = {name: re.sub(r"_[0-9]+$", "", name) for name in table.columns}
+    others = {name.casefold() for name in table.columns}
+    if any(stem != name and stem.casefold() in others for name, stem in stems.items()):
+        written = _names_in_first_file(pattern)
+        renamed = {name for name, stem in stems.items() if name not in written and written[stem] > (stem in stems)}
+        refuse_twins([stem if name in renamed else name for name, stem in stems.items()], "duckdb")
+    return table
+
+
+def _names_in_first_file(pattern: str) -> Counter[str]:
+    """How often each name is written in the file that gives the others their columns; names inside structs count."""
+    ask = engine().con.execute
+    (first,) = ask("SELECT file FROM glob(?) LIMIT 1", [pattern]).fetchone()
+    literal = first if "://" in first else glob.escape(first)
+    return Counter(name for (name,) in ask("SELECT name FROM parquet_schema(?)", [literal]).fetchall())
 
 
 def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:

@@ -5,6 +5,7 @@ What a statement means is not known here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,7 @@ class Dialect:
         backslash: Whether a backslash in a string escapes, so that it must be doubled.
         variables: Whether ``${name}`` is replaced even inside strings, so that a dollar must be escaped.
         folds: Whether columns that differ in case only are the same.
+        renames: Whether such columns of a file are read all the same, the later ones under other names.
         is_nan: Whether the double ``{}`` is NaN.
         type_of: The name of the type of ``{}``; empty where the engine itself refuses to compare strings with numbers.
         matches: Whether the first ``{}`` matches the regular expression in the second.
@@ -30,6 +32,7 @@ class Dialect:
         floats: Names of the types of single and double precision, which hold keys only up to 2**24 and 2**53.
         rounds: Whether a decimal is rounded where it is compared with an integer.
         structs: Whether rows are written as an array of structs.
+        weekday: The weekday of ``{}``, from 0 for Monday.
         most: How many rows one list of values may have; 0 for any number.
     """
 
@@ -38,6 +41,7 @@ class Dialect:
     backslash: bool = False
     variables: bool = False
     folds: bool = True
+    renames: bool = False
     is_nan: str = "is_nan({})"
     type_of: str = ""
     matches: str = ""
@@ -46,6 +50,7 @@ class Dialect:
     floats: tuple[str, str] = ("", "")
     rounds: bool = False
     structs: bool = False
+    weekday: str = "EXTRACT(ISODOW FROM {}) - 1"
     most: int = 0
 
     def name(self, name: str) -> str:
@@ -85,6 +90,30 @@ class Dialect:
     def nan(self, value: str) -> str:
         """Whether a number of any type is NaN."""
         return self.is_nan.format(f"CAST({value} AS {self.types['d']})")
+
+    def source(self, table: str, columns: Sequence[str]) -> str:
+        r"""A table to read columns from: only those spelled exactly so, where others might be taken for them.
+
+        DuckDB calls the columns ``ctx`` and ``CTX`` of a file ``ctx`` and ``CTX_1``, and then takes ``"CTX"`` for the
+        first of them. Among columns chosen by their exact names it finds none, and says so.
+
+        >>> print(DIALECTS["duckdb"].source("logs", ["CTX", "a.b"]))
+        (SELECT COLUMNS('^(?:CTX|a\.b)$') FROM logs)
+        """
+        if not self.renames:
+            return table
+        names = "|".join(re.escape(name) for name in columns)
+        return f"(SELECT COLUMNS({self._string(f'^(?:{names})$')}) FROM {table})"
+
+    def part_of(self, column: str, part: str) -> str:
+        """The hour, the weekday (Monday is 0) or the month of a column of dates or times, as a double.
+
+        >>> DIALECTS["postgres"].part_of("t", "hour")
+        'CAST(EXTRACT(HOUR FROM CAST(t AS TIMESTAMP)) AS DOUBLE PRECISION)'
+        """
+        moment = f"CAST({column} AS TIMESTAMP)"
+        found = self.weekday.format(moment) if part == "weekday" else f"EXTRACT({part.upper()} FROM {moment})"
+        return f"CAST({found} AS {self.types['d']})"
 
     def checked(self, column: str, kind: str, rule: str, remedy: str, largest: int = 0) -> str:
         """A column, or an error in words if its type is another; as it is where the engine sees to that.
@@ -151,6 +180,7 @@ _SPARK_NUMBERS = "tinyint|smallint|int|bigint|decimal.*|void"
 DIALECTS = {
     "duckdb": Dialect(
         _types("DOUBLE", "BIGINT", "VARCHAR"),
+        renames=True,
         # DuckDB 2 answers isnan from the least and largest value that a Parquet file notes, which leave NaN out.
         is_nan="NOT ({0} - {0} = 0E0 OR isinf({0}))",
         type_of="typeof({})",
@@ -176,9 +206,15 @@ DIALECTS = {
         accepted={"n": _SPARK_NUMBERS, "i": _SPARK_NUMBERS, "U": "string|(var)?char.*|void", "b": "boolean|void"},
         floats=("float", "double"),
         rounds=True,
+        weekday="weekday({})",
     ),
     "bigquery": Dialect(
-        _types("FLOAT64", "INT64", "STRING", "BOOL"), quote="`", backslash=True, is_nan="IS_NAN({})", structs=True
+        _types("FLOAT64", "INT64", "STRING", "BOOL"),
+        quote="`",
+        backslash=True,
+        is_nan="IS_NAN({})",
+        structs=True,
+        weekday="MOD(EXTRACT(DAYOFWEEK FROM {}) + 5, 7)",
     ),
     "snowflake": Dialect(
         _types("DOUBLE", "BIGINT", "VARCHAR"),
@@ -186,8 +222,9 @@ DIALECTS = {
         folds=False,
         is_nan="{} = CAST('NaN' AS DOUBLE)",
         most=10_000,
+        weekday="DAYOFWEEKISO({}) - 1",
     ),
-    "trino": Dialect(_types("DOUBLE", "BIGINT", "VARCHAR"), rounds=True),
+    "trino": Dialect(_types("DOUBLE", "BIGINT", "VARCHAR"), rounds=True, weekday="day_of_week({}) - 1"),
     "postgres": Dialect(
         _types("DOUBLE PRECISION", "BIGINT", "TEXT"),
         folds=False,

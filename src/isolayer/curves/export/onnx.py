@@ -7,7 +7,7 @@ one has the curve of its deepest known ancestor. What is written has been read a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -17,16 +17,20 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Unsupported
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import NEAR
 from isolayer.curves.export.levels import Kind, Level, levels
+from isolayer.curves.export.onnx_graph import Graph
+from isolayer.curves.export.onnx_terms import FieldInput, corrected, examples, field_inputs
 from isolayer.curves.export.sql import own_prefix
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
+from isolayer.fitting.terms import LAST_GRID
+from isolayer.grid import Grid
 from isolayer.storage import whole_file
 
 Floating = Literal["float64", "float32"]
@@ -91,6 +95,8 @@ def predict(session: Any, score: NDArray[Any], context: Mapping[str, NDArray[Any
             feed[told["missing"]] = np.array([value is None for value in values], bool)
         if name in types:
             feed[name] = _typed(name, types[name], values, told)
+    for told in facts["fields"]:
+        feed |= FieldInput.fed(told, context[told["column"]])
     return np.asarray(session.run([facts["prob"]], feed)[0])
 
 
@@ -116,13 +122,21 @@ class _Names(NamedTuple):
     score: str
     prob: str
     missing: dict[str, str]  # by context
+    fields: list[FieldInput]
 
     @classmethod
-    def of(cls, contexts: Iterable[str], walk: list[Level]) -> _Names:
-        taken = set(contexts)
+    def of(cls, curves: Curves, walk: list[Level]) -> _Names:
+        taken = set(curves.contexts)
         score, prob = _fresh("score", taken), _fresh("prob", taken)
         missing = {level.context: _fresh(f"{level.context}_missing", taken) for level in walk if level.has_missing}
-        return cls(score, prob, missing)
+        fields = [] if curves.terms is None else field_inputs(curves.terms, lambda name: _fresh(name, taken))
+        return cls(score, prob, missing, fields)
+
+    @property
+    def all(self) -> list[str]:
+        """Every name but those of contexts."""
+        fields = (name for one in self.fields for name in (one.name, one.missing) if name)
+        return [self.score, self.prob, *self.missing.values(), *fields]
 
 
 def _fresh(name: str, taken: set[str]) -> str:
@@ -134,34 +148,9 @@ def _fresh(name: str, taken: set[str]) -> str:
     return found
 
 
-class _Graph:
-    """Nodes and constants in the order they are added; every method returns the name of its result."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.nodes = list[Any]()
-        self.constants = list[Any]()
-
-    def constant(self, value: Any, dtype: Any = np.float64) -> str:
-        name = f"{self.prefix}_constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        name = f"{self.prefix}_{kind.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, inputs, [name], name=name, domain=domain, **attributes))
-        return name
-
-    def encode(self, column: str, keys: list[Any], numbers: NDArray[Any], default: int) -> str:
-        """``numbers`` by their keys, integers or strings; ``default`` for whatever is not a key."""
-        kind = {"keys_strings" if isinstance(keys[0], str) else "keys_int64s": keys}
-        values = {"values_int64s": numbers.tolist(), "default_int64": default}
-        return self.add("LabelEncoder", column, domain="ai.onnx.ml", **kind, **values)
-
-
 def _model(curves: Curves, walk: list[Level], dtype: Floating) -> Any:
-    names = _Names.of(curves.contexts, walk)
-    graph = _Graph(own_prefix([*curves.contexts, *names.missing.values()]))
+    names = _Names.of(curves, walk)
+    graph = Graph(own_prefix([*curves.contexts, *names.all]))
     number = TensorProto.DOUBLE if dtype == "float64" else TensorProto.FLOAT
     inputs = [helper.make_tensor_value_info(names.score, number, ["batch"])]
     row = graph.constant([0], np.int64)  # without contexts one row serves every score
@@ -171,7 +160,8 @@ def _model(curves: Curves, walk: list[Level], dtype: Floating) -> Any:
         if level.has_missing:
             inputs.append(helper.make_tensor_value_info(names.missing[level.context], TensorProto.BOOL, ["batch"]))
         row = _row(graph, level, names.missing.get(level.context), row)
-    prob = _prob(graph, curves, graph.add("Cast", names.score, to=TensorProto.DOUBLE), row)
+    inputs += [given for one in names.fields for given in one.declared()]
+    prob = _prob(graph, curves, graph.add("Cast", names.score, to=TensorProto.DOUBLE), row, names.fields)
     graph.nodes.append(helper.make_node("Cast", [prob], [names.prob], name=names.prob, to=number))
     output = helper.make_tensor_value_info(names.prob, number, ["batch"])
     body = helper.make_graph(graph.nodes, "isolayer", inputs, [output], graph.constants)
@@ -189,7 +179,8 @@ def _facts(curves: Curves, walk: list[Level], names: _Names) -> dict[str, Any]:
         {"name": level.context, "missing": names.missing.get(level.context), "unseen": _unseen(level)} for level in walk
     ]
     facts = {"grid": grid, "scale": curves.scale, "extrapolation": curves.extrapolation}
-    return facts | {"score": names.score, "prob": names.prob, "contexts": contexts}
+    fields = [one.facts() for one in names.fields]
+    return facts | {"score": names.score, "prob": names.prob, "contexts": contexts, "fields": fields}
 
 
 def _unseen(level: Level) -> Any:
@@ -201,7 +192,7 @@ def _unseen(level: Level) -> Any:
     return next(value for value in (map(str, values) if level.kind == "U" else values) if value not in words)
 
 
-def _row(graph: _Graph, level: Level, missing: str | None, parent: str) -> str:
+def _row(graph: Graph, level: Level, missing: str | None, parent: str) -> str:
     """Row of the curve that serves each input at a level: its own if it has one, else its parent's."""
     words = level.words
     stride, place = len(words) + 2, {word: code for code, word in enumerate(words)}
@@ -220,9 +211,9 @@ def _row(graph: _Graph, level: Level, missing: str | None, parent: str) -> str:
     return graph.add("Max", found, parent)  # curves of a deeper level stand further down
 
 
-def _prob(graph: _Graph, curves: Curves, score: str, row: str) -> str:
+def _prob(graph: Graph, curves: Curves, score: str, row: str, fields: list[FieldInput]) -> str:
     """Calibrated probability of scores, each by its row: :mod:`isolayer.curves.evaluation`, node by node."""
-    grid, constant, add = curves.grid, graph.constant, graph.add
+    constant, add, terms = graph.constant, graph.add, curves.terms
     usable = add("Equal", add("Sub", score, score), constant(0))  # not so for NaN and infinity
     if curves.scale == "prob":
         usable = add("And", usable, add("GreaterOrEqual", score, constant(0)))
@@ -231,20 +222,29 @@ def _prob(graph: _Graph, curves: Curves, score: str, row: str) -> str:
     if curves.scale == "prob":
         inside = add("Clip", logit, constant(NEAR), constant(1 - NEAR))
         logit = add("Log", add("Div", inside, add("Sub", constant(1), inside)))
+    value = _value(graph, curves.grid, curves.values, row, logit, extend=curves.extrapolation == "extend")
+    if terms is not None:
+        value = corrected(graph, terms, fields, value)
+        if terms.last is not None:
+            value = _value(graph, LAST_GRID, terms.last, constant([0], np.int64), value, extend=True)
+    clipped = add("Clip", value, constant(-700), constant(36))
+    prob = add("Div", constant(1), add("Add", constant(1), add("Exp", add("Neg", clipped))))
+    return add("Where", usable, prob, constant(np.nan))
+
+
+def _value(graph: Graph, grid: Grid, values: NDArray[Any], row: str, logit: str, *, extend: bool) -> str:
+    """Values of curves at logits, each by its row."""
+    constant, add = graph.constant, graph.add
     inside = add("Clip", logit, constant(grid.lower), constant(grid.upper))
     place = add("Mul", add("Sub", inside, constant(grid.lower)), constant(1 / grid.step))
     left = add("Min", add("Floor", place), constant(grid.buckets - 2))
     first = add("Mul", row, constant([grid.buckets], np.int64))
     at = add("Add", first, add("Cast", left, to=TensorProto.INT64))
-    flat = constant(curves.values.reshape(-1))
+    flat = constant(values.reshape(-1))
     below = add("Gather", flat, at)
     above = add("Gather", flat, add("Add", at, constant([1], np.int64)))
     value = add("Add", below, add("Mul", add("Sub", place, left), add("Sub", above, below)))
-    if curves.extrapolation == "extend":
-        value = add("Add", value, add("Sub", logit, inside))
-    clipped = add("Clip", value, constant(-700), constant(36))
-    prob = add("Div", constant(1), add("Add", constant(1), add("Exp", add("Neg", clipped))))
-    return add("Where", usable, prob, constant(np.nan))
+    return add("Add", value, add("Sub", logit, inside)) if extend else value
 
 
 @cache
@@ -267,12 +267,15 @@ def _compare(curves: Curves, walk: list[Level], path: Path, dtype: Floating) -> 
     """Raise unless the model answers as the curves do: in known and unseen contexts, on the grid and outside it."""
     rng = np.random.default_rng(0)
     rows = min(_CHECKED, len(curves.values))
-    chosen = np.sort(rng.choice(len(curves.values), rows, replace=False))
+    if curves.terms is not None:
+        rows = _CHECKED  # so that most levels are met
+    chosen = np.sort(rng.choice(len(curves.values), rows, replace=rows > len(curves.values)))
     lower, upper = curves.grid.lower, curves.grid.upper
     width = upper - lower
     logit = np.concatenate([rng.uniform(lower - width, upper + width, rows), [lower, upper, 0.0]])
     score = logit if curves.scale == "logit" else 1 / (1 + np.exp(-logit))
-    context = {level.context: _examples(curves, depth, level, chosen) for depth, level in enumerate(walk, start=1)}
+    context = {} if curves.terms is None else examples(curves.terms, len(score), rng)
+    context |= {level.context: _examples(curves, depth, level, chosen) for depth, level in enumerate(walk, start=1)}
     answer = predict(session(path), score.astype(dtype), context)
     context |= {name: np.full(len(score), None) for name in curves.contexts[len(walk) :]}
     expected = curves.predict_proba(score.astype(dtype).astype(np.float64), context or None)

@@ -23,8 +23,12 @@ from isolayer.curves.evaluation import NEAR, Floats
 from isolayer.curves.export.dialects import DIALECTS, Dialect
 from isolayer.curves.export.dialects import double as _double
 from isolayer.curves.export.levels import Level, levels
+from isolayer.curves.export.sql_terms import TermParts
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
+from isolayer.fitting.terms import LAST_GRID
+from isolayer.grid import Grid
+from isolayer.settings import choice, text
 
 _PACK = 5  # buckets per cell: a cell's number and value cost about twenty characters
 _FILLERS = {"i": 0, "b": False, "U": "", None: False}  # what stands for a missing key, beside the mark that it is
@@ -47,7 +51,8 @@ def to_sql(
         curves: The fitted curves.
         dialect: ``"duckdb"``, ``"spark"``, ``"bigquery"``, ``"snowflake"``, ``"trino"`` or ``"postgres"``.
         table: The table to read, as it is written in a FROM clause.
-        score: Its score column. Column names are quoted exactly as they are given.
+        score: Its score column. Column names are quoted exactly as they are given, and DuckDB is asked for that exact
+            spelling, capitals included.
         prob: Name of the new column, NULL where a score cannot be used.
         keep: Further columns to hand on, besides the score and the contexts.
 
@@ -55,10 +60,12 @@ def to_sql(
     >>> to_sql(Curves.identity(Grid()), "postgres", table="logs").splitlines()[-1]
     'INNER JOIN isolayer_cells AS c ON c.cell = r.isolayer_cell'
     """
-    if dialect not in DIALECTS:
-        raise InputError(f"dialect: expected one of {', '.join(DIALECTS)}, got {dialect!r}; choose one")
+    choice("dialect", dialect, list(DIALECTS))
+    text("table", table, advice="write it as in a FROM clause")
+    for name, column in {"score": score, "prob": prob}.items():
+        text(name, column, advice="name a column")
     walk = levels(curves)
-    columns = list(dict.fromkeys([*keep, score, *curves.contexts]))
+    columns = list(dict.fromkeys([*keep, score, *curves.contexts, *curves.fields]))
     _check_names(columns, prob, dialect)
     own = own_prefix([*columns, prob], table)
     statement = _Statement(curves, walk, DIALECTS[dialect], own, columns)
@@ -122,29 +129,43 @@ class _Statement(NamedTuple):
     own: str
     columns: list[str]
 
-    @property
-    def pack(self) -> int:
-        return min(_PACK, self.curves.grid.buckets - 1)
+    def grid(self, last: str = "") -> Grid:
+        """The grid of the base curves, or of the last curve."""
+        return LAST_GRID if last else self.curves.grid
 
-    @property
-    def width(self) -> int:
+    def pack(self, last: str = "") -> int:
+        """Buckets per cell."""
+        return min(_PACK, self.grid(last).buckets - 1)
+
+    def width(self, last: str = "") -> int:
         """Cells per curve."""
-        return -(-(self.curves.grid.buckets - 1) // self.pack)
+        return -(-(self.grid(last).buckets - 1) // self.pack(last))
 
     def parts(self, table: str, score: str) -> dict[str, str]:
         """The common table expressions by their names, in order."""
-        own, written = self.own, {f"{self.own}_cells": self.cells()}
+        own, written = self.own, {f"{self.own}_cells": self.cells(self.curves.values)}
         written |= {f"{own}_level_{depth}": self.level(depth) for depth in range(1, len(self.walk) + 1)}
         chain = [("rows", self.rows(table, score)), ("marked", self.marked())]
         if self.curves.scale == "prob":
             chain.append(("logits", self.logits()))
         chain += [("placed", self.placed(chain[-1][0])), ("grouped", self.grouped()), ("found", self.found())]
+        if (terms := self.terms) is not None:
+            written |= terms.tables()
+            chain += [("based", self.based()), *terms.chain()]
+            if terms.terms.last is not None:
+                written[f"{own}_last"] = self.cells(terms.terms.last[None], "last_")
+                chain += [("ended", self.ended("summed")), ("last_grouped", self.last_grouped())]
         return written | {f"{own}_{name}": f"\n  {body}\n" for name, body in chain}
 
-    def cells(self) -> str:
-        start, rise = cells_of(self.curves.values, self.pack)
+    @property
+    def terms(self) -> TermParts | None:
+        """The parts of the terms, if there are any."""
+        return None if self.curves.terms is None else TermParts(self.curves.terms, self.dialect, self.own)
+
+    def cells(self, values: Floats, last: str = "") -> str:
+        start, rise = cells_of(values, self.pack(last))
         columns = {"cell": ("i", range(len(start))), "v": ("d", start.tolist())}
-        return self.dialect.table(columns | {f"r{k}": ("d", rise[:, k].tolist()) for k in range(self.pack)})
+        return self.dialect.table(columns | {f"r{k}": ("d", rise[:, k].tolist()) for k in range(self.pack(last))})
 
     def level(self, depth: int) -> str:
         level = self.walk[depth - 1]
@@ -170,7 +191,9 @@ class _Statement(NamedTuple):
             if level.kind is not None:
                 context = d.checked(context, level.kind, rule, "convert the column", largest)
             columns.append(f"{context} AS {own}_context_{depth}")
-        return f"SELECT\n    {_list(columns)}\n  FROM {table} AS {own}_source"
+        if self.terms is not None:
+            columns += self.terms.columns(f"{own}_source")
+        return f"SELECT\n    {_list(columns)}\n  FROM {d.source(table, self.columns)} AS {own}_source"
 
     def marked(self) -> str:
         """Which scores can be used, and which contexts are missing; what is not usable is 0 from here on."""
@@ -201,16 +224,36 @@ class _Statement(NamedTuple):
 
     def placed(self, source: str) -> str:
         """Distance from the lower end of the grid in steps, and how far outside the grid, which clips or extends."""
-        grid, logit = self.curves.grid, f"{self.own}_logit"
+        return self.select(self.place("logit", "", extend=self.curves.extrapolation == "extend"), source)
+
+    def place(self, logit: str, last: str, *, extend: bool) -> list[str]:
+        grid, logit = self.grid(last), f"{self.own}_{logit}"
         inside = _clip(logit, grid.lower, grid.upper)
-        place = f"({inside} - {_double(grid.lower)}) * {_double(1 / grid.step)} AS {self.own}_place"
-        outside = f"{logit} - {inside}" if self.curves.extrapolation == "extend" else "0E0"
-        return self.select([place, f"{outside} AS {self.own}_outside"], source)
+        place = f"({inside} - {_double(grid.lower)}) * {_double(1 / grid.step)} AS {self.own}_{last}place"
+        outside = f"{logit} - {inside}" if extend else "0E0"
+        return [place, f"{outside} AS {self.own}_{last}outside"]
 
     def grouped(self) -> str:
         """Which cell of a curve that is."""
-        place = f"LEAST({self.own}_place / {_double(self.pack)}, {_double(self.width - 0.5)})"
-        return self.select([f"CAST(FLOOR({place}) AS {self.dialect.types['i']}) AS {self.own}_group"], "placed")
+        return self.select([self.group("")], "placed")
+
+    def group(self, last: str) -> str:
+        place = f"LEAST({self.own}_{last}place / {_double(self.pack(last))}, {_double(self.width(last) - 0.5)})"
+        return f"CAST(FLOOR({place}) AS {self.dialect.types['i']}) AS {self.own}_{last}group"
+
+    def based(self) -> str:
+        """The calibrated logit of the base curve."""
+        own = self.own
+        join = f"INNER JOIN {own}_cells AS c ON c.cell = r.{own}_cell"
+        return f"SELECT r.*, {self.value('')} AS {own}_base\n  FROM {own}_found AS r\n  {join}"
+
+    def ended(self, source: str) -> str:
+        """The corrected logit on the grid of the last curve."""
+        return self.select(self.place("sum", "last_", extend=True), source)
+
+    def last_grouped(self) -> str:
+        """Which cell of the last curve that is."""
+        return self.select([self.group("last_")], "ended")
 
     def found(self) -> str:
         """The cell of the deepest curve that a row's context has."""
@@ -229,23 +272,33 @@ class _Statement(NamedTuple):
                 same.append(f"{alias}.parent = l{depth - 1}.curve")
             joins.append(f"\n  LEFT JOIN {own}_level_{depth} AS {alias} ON {' AND '.join(same)}")
         curve = ", ".join([*(f"l{depth}.curve" for depth in range(len(self.walk), 0, -1)), "0"])
-        cell = f"COALESCE({curve}) * {self.width} + r.{own}_group" if self.walk else f"r.{own}_group"
+        cell = f"COALESCE({curve}) * {self.width()} + r.{own}_group" if self.walk else f"r.{own}_group"
         return f"SELECT r.*, {cell} AS {own}_cell\n  FROM {own}_grouped AS r{''.join(joins)}"
 
     def answer(self, prob: str) -> str:
         """The last SELECT: the user's columns and the probability."""
-        own = self.own
-        value, into = "c.v", f"(r.{own}_place - r.{own}_group * {_double(self.pack)})"
-        for k in range(self.pack):
-            part = into if k == 0 else f"GREATEST({into} - {_double(k)}, 0E0)"
-            value += f" + {part if k == self.pack - 1 else f'LEAST({part}, 1E0)'} * c.r{k}"
-        value = _clip(f"{value} + r.{own}_outside", -700, 36)
+        own, curves = self.own, self.curves
+        source, value = f"{own}_found AS r\nINNER JOIN {own}_cells AS c ON c.cell = r.{own}_cell", self.value("")
+        if curves.terms is not None and curves.terms.last is None:
+            source, value = f"{own}_summed AS r", f"r.{own}_sum"
+        elif curves.terms is not None:
+            source = f"{own}_last_grouped AS r\nINNER JOIN {own}_last AS c ON c.cell = r.{own}_last_group"
+            value = self.value("last_")
+        value = _clip(value, -700, 36)
         columns = [f"r.{self.dialect.name(name)}" for name in self.columns]
         columns.append(
             f"CASE WHEN r.{own}_usable = 1 THEN 1E0 / (1E0 + EXP(-{value})) END AS {self.dialect.name(prob)}"
         )
-        cells = f"INNER JOIN {own}_cells AS c ON c.cell = r.{own}_cell"
-        return f"SELECT\n  {_list(columns, 2)}\nFROM {own}_found AS r\n{cells}"
+        return f"SELECT\n  {_list(columns, 2)}\nFROM {source}"
+
+    def value(self, last: str) -> str:
+        """The value of a curve at a row's place in a cell."""
+        own, pack = self.own, self.pack(last)
+        value, into = "c.v", f"(r.{own}_{last}place - r.{own}_{last}group * {_double(pack)})"
+        for k in range(pack):
+            part = into if k == 0 else f"GREATEST({into} - {_double(k)}, 0E0)"
+            value += f" + {part if k == pack - 1 else f'LEAST({part}, 1E0)'} * c.r{k}"
+        return f"{value} + r.{own}_{last}outside"
 
     def select(self, columns: list[str], source: str) -> str:
         return f"SELECT\n    {_list(['*', *columns])}\n  FROM {self.own}_{source}"

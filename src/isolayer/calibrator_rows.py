@@ -1,0 +1,152 @@
+"""RowReader: how the settings of a calibrator read frames, arrays, weights and ages into rows and sums. No fit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import Scale, logit_of
+from isolayer.curves.fielded import LabelledRows, field_names
+from isolayer.errors import InputError
+from isolayer.fitting.columns import weights
+from isolayer.fitting.evidence import WeightKind, WeightsAreNotCounts, doubtful_counts
+from isolayer.fitting.forgetting import HalfLife, ages, kept_share
+from isolayer.fitting.frames import Rows, column_names, read_rows, refuse_missing
+from isolayer.fitting.histogram import LEAST_WEIGHT, Histogram
+from isolayer.fitting.negative_rates import checked_rates
+from isolayer.grid import Grid, Spread
+from isolayer.settings import text
+
+Floats = NDArray[np.float64]
+
+
+class RowReader:
+    """The part of :class:`isolayer.IsotonicCalibrator` that reads rows; its settings are the calibrator's."""
+
+    contexts: Sequence[str]
+    fields: Sequence[str] | str
+    structure: Curves | None
+    scale: Scale
+    grid: Grid | Literal["auto"]
+    missing: str
+    negative_rate: float | str | None
+    weight_kind: WeightKind
+    half_life: HalfLife | None
+    fields_: tuple[str, ...]
+    histogram_: Histogram
+    score_name_: str | None
+    _latest: float | None
+
+    def _labelled(self, rows: Rows, labels: Floats, weight: Floats | None) -> LabelledRows:
+        """Rows as the terms of fields are fitted to them."""
+        if weight is not None and self.weight_kind == "importance":
+            weight = weight * (weight.sum() / (weight**2).sum())
+        return LabelledRows(rows.score, labels, {**rows.context, **rows.other}, weight, self._rate(rows))
+
+    def _choose_fields(self, X: Any, score: str | None) -> str | None:
+        """Settle which columns are fields; the score column, which has to be known if all others are."""
+        names = column_names(X)
+        if score is not None:
+            text("score", score, advice="name the score column")
+        if self.fields == "all" and names is not None:
+            score = score or "score"
+        self.fields_ = field_names(self.fields, names, [score or "", *self.contexts, *self._other_columns()])
+        if self.structure is not None:
+            self.fields_ = self._structured_fields(self.structure)
+        return score
+
+    def _structured_fields(self, structure: Curves) -> tuple[str, ...]:
+        """The fields of an earlier fit, which have to be among those of this one."""
+        other = set(structure.fields) - set(self.fields_)
+        if other or not structure.fields:
+            raise InputError(
+                f"structure: expected curves fitted with fields among {list(self.fields_)}, got "
+                f"{list(structure.fields)}; name the same fields"
+            )
+        return structure.fields
+
+    def _rows_to_fit(self, X: Any, score: str | None, *, first: bool) -> Rows:
+        """Read X for a fit; the first one says which columns there are."""
+        names, other = column_names(X), self._other_columns()
+        if not first and score is None and names is not None:
+            score = self.score_name_
+        rows = self._read(X, score, [*other, *self.fields_])
+        if first:
+            self._remember(rows.names, rows.score_name)
+        return rows
+
+    def _rows(self, X: Any) -> Rows:
+        """Read X for a prediction; of a frame, the columns that were fitted."""
+        names = column_names(X)
+        if names is None:
+            return self._read(X, None, self.fields_)
+        other = [name for name in self._other_columns() if name in names]
+        rows = self._read(X, self.score_name_, [*other, *self.fields_])
+        return rows._replace(context={**rows.context, **{name: rows.other[name] for name in self.fields_}})
+
+    def _read(self, X: Any, score: str | None, other: Sequence[str]) -> Rows:
+        """Read X, its scores as logits."""
+        rows = read_rows(X, self.contexts, scale=self.scale, score=score, other=other)
+        if self.missing == "error":
+            refuse_missing(rows.context)
+        return rows if self.scale == "logit" else rows._replace(score=logit_of(rows.score))
+
+    def _remember(self, names: Sequence[str] | None, score: str | None) -> None:
+        self.n_features_in_, self.score_name_ = 1 if names is None else len(names), score
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _other_columns(self) -> list[str]:
+        """Columns that are neither a context nor the score."""
+        rate, life = self.negative_rate, self.half_life
+        return [*([rate] if isinstance(rate, str) else []), *([life[0]] if isinstance(life, tuple) else [])]
+
+    def _weights(
+        self, rows: Rows, sample_weight: ArrayLike | None, *, latest: float | None
+    ) -> tuple[Floats | None, float | None]:
+        """Weights of new rows, aged, and the latest time seen so far."""
+        weight = None
+        if sample_weight is not None:
+            weight = weights("sample_weight", sample_weight, len(rows.score))
+            self._warn_of_weights(weight)
+        if self.half_life is not None:
+            age, latest = ages(self.half_life, rows.other, len(rows.score), latest)
+            weight = np.exp2(-age) * (1.0 if weight is None else weight)
+        return weight, latest
+
+    def _aged(self, rows: Rows, before: float | None) -> Histogram:
+        """What was seen before, as old as the new rows make it."""
+        if self.half_life is None:
+            return self.histogram_
+        share = kept_share(self.half_life, rows.other, len(rows.score), before, self._latest)
+        return self.histogram_.scaled(share)
+
+    def _histogram(self, rows: Rows, labels: Floats, weight: Floats | None, *, placed: Grid | None) -> Histogram:
+        """Sums of new rows, on the grid already placed, if any."""
+        grid = self.grid
+        if isinstance(grid, str):
+            grid = placed or Grid.covering(Spread.of(rows.score, weight))
+        histogram = Histogram.from_arrays(
+            rows.score, labels, rows.context, weight, negative_rate=self._rate(rows), grid=grid
+        )
+        known = {} if rows.score_name is None else {"score": rows.score_name}
+        return replace(histogram, source={"scale": self.scale, "weight_kind": self.weight_kind, **known})
+
+    def _rate(self, rows: Rows) -> Any:
+        """Kept share of the negatives: one number, or a column."""
+        rate = 1.0 if self.negative_rate is None else self.negative_rate
+        return checked_rates(rows.other[rate] if isinstance(rate, str) else rate, len(rows.score))
+
+    def _warn_of_weights(self, weight: Floats) -> None:
+        """Warn when weights that should be counts cannot be."""
+        used = weight[weight >= LEAST_WEIGHT]
+        why = doubtful_counts(float(used.sum()), len(used)) if self.weight_kind == "frequency" else None
+        if why is not None:
+            warnings.warn(why, WeightsAreNotCounts, stacklevel=4)

@@ -1,0 +1,125 @@
+"""The verdict of `check` in words and as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isolayer.cli.clusters import INDEPENDENT
+from isolayer.cli.judgement import Judgement
+from isolayer.cli.provenance import IN_SAMPLE
+from isolayer.monitor import Check
+
+MOST_INTERVALS = 2000  # of a JSON document; further entries, which are less significant, have none
+REFIT = "refit with `isolayer fit`, or add the day with `isolayer update`"
+
+
+def judgement_of(result: Check, settings: dict[str, Any], most: int | None, in_sample: bool = False) -> Judgement:
+    """The verdict of a check.
+
+    Args:
+        result: What was found.
+        settings: The options of the command.
+        most: How many entries to list, most significant first, after all rows together; None for all, of which the
+            first have intervals.
+        in_sample: Whether the calibrator was fitted on these rows.
+    """
+    significance = np.fmin(result.p_value[1:], result.slope_p_value[1:])
+    order = np.concatenate([[0], 1 + np.lexsort([result.new[1:], np.nan_to_num(significance, nan=2.0)])])
+    listed = order[: MOST_INTERVALS if most is None else most + 1]
+    holds = result.holds
+    return Judgement(
+        command="check",
+        holds=holds,
+        verdict="drifted" if not holds else "in sample" if in_sample else "holds",
+        reasons=_verdict(result, in_sample),
+        notes=_notes(result, settings),
+        figures=_figures(result),
+        entries=_entries(result, order, listed),
+        settings=settings,
+    )
+
+
+def _verdict(result: Check, in_sample: bool) -> list[str]:
+    if not result.holds:
+        return [f"drifted: {'; '.join(_reasons(result))}; {REFIT}"]
+    return [IN_SAMPLE if in_sample else "the calibrator holds"]
+
+
+def _entries(result: Check, order: Any, listed: Any) -> dict[str, list[Any]]:
+    """Columns of the table; only what is listed has intervals, which take time."""
+    lower, upper = (np.full(len(result.ratio), np.nan) for _ in range(2))
+    lower[listed], upper[listed] = result.interval(listed)
+    table: dict[str, list[Any]] = {
+        name: [
+            "(all)" if depth <= place else value
+            for value, depth in zip(values[order], result.depth[order], strict=True)
+        ]
+        for place, (name, values) in enumerate(result.context.items())
+    }
+    columns = {
+        "rows": result.weight,
+        "o_over_e": result.ratio,
+        "from": lower,
+        "to": upper,
+        "p_value": result.p_value,
+        "slope": result.slope,
+        "slope_p_value": result.slope_p_value,
+        "verdict": result.status,
+    }
+    return table | {name: list(values[order]) for name, values in columns.items()}
+
+
+def _figures(result: Check) -> dict[str, Any]:
+    (lower,), (upper,) = result.interval(np.zeros(1, np.int64))
+    before, after = result.log_loss
+    tested = (result.depth == result.depth.max()) & ~result.new
+    return {
+        "rows": float(result.weight[0]),
+        "o_over_e": result.ratio[0],
+        "o_over_e_from": lower,
+        "o_over_e_to": upper,
+        "slope": result.slope[0],
+        "log_loss_before": before,
+        "log_loss_after": after,
+        "contexts": int(tested.sum()) if result.context else 0,
+        "drifted_contexts": int((result.drifted & tested).sum()) if result.context else 0,
+        "new_contexts": int(result.new.sum()),
+        "new_rows": float(result.weight[result.new].sum()),
+        "clusters": result.clusters,
+    }
+
+
+def _reasons(result: Check) -> list[str]:
+    """What drifted, from all rows together down to the contexts."""
+    found = list[str]()
+    if result.new[1:].all() and len(result.new) > 1:
+        found.append("every context is new to the calibrator")
+    if result.moved[0]:
+        found.append(f"all rows together, observed over expected {result.ratio[0]:.3g}")
+    if result.bent[0]:
+        found.append(f"all rows together, slope {result.slope[0]:.3g}")
+    names = list(result.context)
+    for depth in range(1, len(names) + 1):
+        at = (result.depth == depth) & ~result.new
+        for flags, what in ((result.moved, ""), (result.bent & ~result.moved, " in slope")):
+            count = int((flags & at).sum())
+            if count:
+                kind = "contexts" if depth == len(names) else f"groups of {', '.join(names[:depth])}"
+                found.append(f"{count} of {int(at.sum())} {kind}{what}")
+    return found
+
+
+def _notes(result: Check, settings: dict[str, Any]) -> list[str]:
+    found = list[str]()
+    if result.clusters is None:
+        only = f"{settings['clusters']} has one value: " if settings.get("clusters") else ""
+        found.append(only + INDEPENDENT)
+    if result.new.any():
+        share = result.weight[result.new].sum() / (result.weight[result.new].sum() + result.weight[0])
+        found.append(
+            f"new: {int(result.new.sum())} contexts ({share:.1%} of rows) were not in the fit and use the curve of the "
+            "context above; they are not judged"
+        )
+    return found

@@ -1,0 +1,46 @@
+"""Clusters of rows that vary together: the column that names them, and what is said where there is none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from isolayer.cli.columns import column
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="Column whose rows vary together, such as a day, a user or a query; by default that of --date."),
+]
+Date = Annotated[str | None, typer.Option(help="Column of days; the rows of a day count as a cluster.")]
+
+INDEPENDENT = "intervals assume independent rows; name what rows share with --cluster, such as a user, or with --date"
+NAME = "isolayer_cluster"
+GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
+
+
+def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[Any, str | None]:
+    """The table with a column of clusters added, and the option that it is from; None if neither is given.
+
+    Days are taken from timestamps; numbers and other values are clusters as they are.
+    """
+    if cluster is None and date is None:
+        return table, None
+    option, given = ("--cluster", cluster) if cluster is not None else ("--date", date)
+    name = column(given, option, (), table.columns)
+    values = table[name]
+    if values.type().is_timestamp():
+        values = values.date()
+    if not values.type().is_integer():
+        values = values.cast("string")
+    return table.mutate(**{NAME: values}), f"{option} {name}"
+
+
+def latest_day(table: Any, date: str | None) -> str:
+    """The latest day of a log as text, by its column of days; today if there is none."""
+    if date is None:
+        return datetime.now(tz=UTC).date().isoformat()
+    values = table[column(date, "--date", (), table.columns)]
+    values = values.date() if values.type().is_timestamp() else values
+    return str(values.max().to_pyarrow().as_py())

@@ -1,0 +1,71 @@
+"""`fit --holdout`: rows left out of a fit, and what they say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from isolayer.cli.clusters import INDEPENDENT, with_clusters
+from isolayer.cli.columns import SCORES, column
+from isolayer.cli.output import note
+from isolayer.cli.sums import Rows, histogram_of_log
+from isolayer.curves.curves import Curves
+from isolayer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A log in two parts.
+
+    Args:
+        fitted: The rows to fit.
+        held_out: The rows to judge on.
+        rule: How they are told apart, as plain values.
+        clusters: The options that name the clusters of intervals.
+    """
+
+    fitted: Any
+    held_out: Any
+    rule: dict[str, Any]
+    clusters: tuple[str | None, str | None]
+
+    @classmethod
+    def of(cls, rows: Rows, share: float, cluster: str | None, date: str | None) -> Part:
+        """Split a log: by time if there is a date, else by cluster, else by a hash of the score."""
+        from isolayer.tables import holdout
+
+        columns = list(rows.table.columns)
+        if not 0 < share < 1:
+            raise InputError(f"--holdout: expected a share between 0 and 1, got {share}; try 0.2")
+        named = {"cluster": cluster, "date": date}
+        given = {name: column(value, f"--{name}", (), columns) for name, value in named.items() if value is not None}
+        score = column(rows.score, "--score", SCORES, columns, rows.log)
+        rule = holdout.rule_of(rows.table, share, score=score, **given)
+        parts = (holdout.fitted(rows.table, rule), holdout.held_out(rows.table, rule))
+        return cls(*parts, rule, (cluster, date))
+
+    def judged(self, rows: Rows, curves: Curves) -> dict[str, Any]:
+        """Figures of the calibrator on the rows that were left out, against the raw score."""
+        from isolayer.monitor import compare_on_log
+
+        table, clusters = with_clusters(self.held_out, *self.clusters)
+        rows = replace(rows, table=table, clustered=clusters is not None, scale=curves.scale, grid=curves.grid)
+        histogram, _ = histogram_of_log(rows, curves.contexts)
+        several = bool(np.ptp(histogram.fold)) if len(histogram.fold) else False
+        raw = Curves.identity(curves.grid, scale=curves.scale)
+        found = compare_on_log(raw, curves, histogram, clustered=several)
+        if found.clusters is None:
+            note(INDEPENDENT)
+        loss, ratio = found.log_loss, found.o_over_e
+        words = {"better": "calibration helps", "worse": "calibration harms"}
+        return {
+            "held_out_rows": found.rows,
+            "held_out_log_loss_before": loss.old,
+            "held_out_log_loss_after": loss.new,
+            "held_out_change_from": loss.lower,
+            "held_out_change_to": loss.upper,
+            "held_out_o_over_e": ratio.new,
+            "held_out_verdict": words.get(found.verdict, found.verdict),
+        }

@@ -1,0 +1,75 @@
+"""What a command that judges says: one verdict with its reasons, as a table for people or as one JSON document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import typer
+
+from isolayer.cli.output import note, plain, show_table
+from isolayer.curves.verified_file import library_version
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict of a command.
+
+    Args:
+        command: The command.
+        holds: Whether what was asked holds; if not, the command ends with code 1.
+        verdict: The verdict in one word.
+        reasons: Why, in sentences; at least one where it does not hold.
+        notes: What else to know, in sentences: assumptions, rows that were not judged.
+        figures: Numbers about everything together.
+        entries: Columns of a table, one entry per context.
+        settings: The options, as they were used.
+    """
+
+    command: str
+    holds: bool
+    verdict: str
+    reasons: Sequence[str]
+    notes: Sequence[str] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    entries: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document; its schema is ``docs/verdict.schema.json``."""
+        rows = zip(*self.entries.values(), strict=True)
+        return {
+            "command": self.command,
+            "version": library_version(),
+            "verdict": self.verdict,
+            "holds": self.holds,
+            "reasons": list(self.reasons),
+            "notes": list(self.notes),
+            "figures": plain(dict(self.figures)),
+            "entries": [plain(dict(zip(self.entries, row, strict=True))) for row in rows],
+            "settings": plain(dict(self.settings)),
+        }
+
+    def row(self) -> dict[str, Any]:
+        """The verdict and its figures as one row of a history."""
+        return {**plain(dict(self.figures)), "verdict": self.verdict, "version": library_version()}
+
+
+def pronounce(judgement: Judgement, *, as_json: bool, most: int) -> None:
+    """Print a verdict: results on stdout, words for people on stderr; end with code 1 if it does not hold.
+
+    Args:
+        judgement: The verdict.
+        as_json: Print one JSON document, with all entries.
+        most: How many entries to show to people.
+    """
+    if as_json:
+        print(json.dumps(judgement.document()))
+    else:
+        show_table(judgement.entries, as_json=False, most=most)
+    for text in [*judgement.notes, *judgement.reasons]:
+        note(text)
+    if not judgement.holds:
+        raise typer.Exit(1)

@@ -1,0 +1,51 @@
+"""Rows that a command writes: the format is what the name of the file says, and DuckDB writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isolayer.errors import InputError
+from isolayer.storage import whole_file
+
+# How names end, and how DuckDB is told to write such a file.
+_FORMATS = {
+    ".parquet": "FORMAT parquet",
+    ".csv": "FORMAT csv, HEADER",
+    ".csv.gz": "FORMAT csv, HEADER, COMPRESSION gzip",
+    ".ndjson": "FORMAT json",
+}
+
+
+def check_format(out: Path) -> str:
+    """How DuckDB is told to write a file of this name; an error if the name says no format.
+
+    >>> check_format(Path("rows.CSV.gz"))
+    'FORMAT csv, HEADER, COMPRESSION gzip'
+    """
+    name = out.name.lower()
+    for ending, options in _FORMATS.items():
+        if name.endswith(ending):
+            return options
+    endings = ", ".join(_FORMATS)
+    raise InputError(f"--out: expected a name ending in one of {endings}, got {str(out)!r}; rename it")
+
+
+def counts(rows: Any, column: str) -> tuple[int, int]:
+    """Number of rows of a table, and of those that have no number in a column."""
+    missing = rows[column].isnull() | rows[column].isnan()
+    found = rows.aggregate(rows=rows.count(), missing=missing.sum()).to_pyarrow().to_pylist()[0]
+    return found["rows"], found["missing"] or 0
+
+
+def write(rows: Any, out: Path) -> None:
+    """Write a table of the embedded DuckDB to a file, whole or not at all.
+
+    Rows in memory, such as those of a pipe, are there by name once :func:`counts` has asked about them.
+    """
+    from isolayer.tables.sources import backend_of
+
+    options, backend = check_format(out), backend_of(rows)
+    with whole_file(out) as part:
+        name = str(part).replace("'", "''")
+        backend.raw_sql(f"COPY ({backend.compile(rows)}) TO '{name}' ({options})")

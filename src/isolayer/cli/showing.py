@@ -1,0 +1,85 @@
+"""The command that shows what a calibrator or a file of sums remembers of its fit."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isolayer.cli.logs import Json
+from isolayer.cli.output import plain
+from isolayer.cli.output import show as show_figures
+from isolayer.cli.provenance import files_and_names
+from isolayer.curves.curves import Curves
+from isolayer.curves.verified_file import read_verified
+from isolayer.fitting.histogram import Histogram
+
+
+def show(
+    file: Annotated[Path, typer.Argument(help="A calibrator or sums, as `fit` and `update` wrote them.")],
+    json: Json = False,
+) -> None:
+    """Show what a calibrator, or a file of sums, was made from and how.
+
+    The columns it was read from, the scale of the scores, the share of negatives that was kept, the grid of knots, the
+    number of rows and curves, how many files and which named days a calibrator holds, the version of isolayer that
+    wrote it, and its settings. --json lists the files too, each by its size and a digest of its content.
+
+    Example: isolayer show curves.parquet
+    """
+    with read_verified(file, None) as (_, facts):
+        content, version = facts["content"], facts["library"]
+    figures = _of_curves(Curves.load(file)) if content == "curves" else _of_sums(Histogram.load(file))
+    kind = "calibrator" if content == "curves" else "sums"
+    figures = {"content": kind, **figures, "version": version}
+    show_figures(figures if json else {name: _text(name, value) for name, value in figures.items()}, as_json=json)
+
+
+def _of_curves(curves: Curves) -> dict[str, Any]:
+    files, days = files_and_names(curves)
+    names = {"score": curves.score_name, "label": curves.label_name}
+    return {
+        **_columns({**curves.source, **names, "scale": curves.scale}, curves.contexts),
+        "fields": list(curves.fields),
+        "grid": _grid(curves),
+        "rows": curves.source.get("rows"),
+        "curves": len(curves.values),
+        "monotone": curves.monotone,
+        "extrapolation": curves.extrapolation,
+        "files": files,
+        "days": days,
+        "holdout": curves.source.get("holdout"),
+        "settings": dict(curves.settings),
+    }
+
+
+def _of_sums(sums: Histogram) -> dict[str, Any]:
+    columns = _columns(sums.source, sums.contexts)
+    return {**columns, "grid": _grid(sums), "rows": sums.rows, "weight_of_rows": float(sums.weight.sum())}
+
+
+def _columns(source: Any, contexts: tuple[str, ...]) -> dict[str, Any]:
+    """How the rows were read."""
+    read = {name: source.get(name) for name in ("score", "label", "weight", "weight_kind")}
+    return {
+        **read,
+        "contexts": list(contexts),
+        "scale": source.get("scale"),
+        "negative_rate": source.get("negative_rate"),
+    }
+
+
+def _grid(fitted: Curves | Histogram) -> dict[str, float]:
+    grid = fitted.grid
+    return {"lower": grid.lower, "upper": grid.upper, "step": grid.step}
+
+
+def _text(name: str, value: Any) -> Any:
+    """A value for people: the number of files, other lists as their entries, groups of settings as JSON."""
+    if isinstance(value, dict):
+        return json_text.dumps(plain(value))
+    if isinstance(value, list):
+        return len(value) if name == "files" else ", ".join(map(str, value)) or None
+    return value

@@ -1,0 +1,30 @@
+"""Where a curve is: from the place of its parent and the code of one more context value to its own place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isolayer.fitting.categories import Codes
+
+_DENSE = 1 << 22  # up to so many combinations of codes a table finds a curve, beyond it a search
+
+
+class Finder:
+    """Finds the place, within a depth, of the child with a given code of a given parent; -1 if there is none."""
+
+    def __init__(self, parent: Codes, code: Codes, codes: int) -> None:
+        self.codes, key = codes, parent * codes + code
+        self.place = np.argsort(key, kind="stable")
+        self.key = key[self.place]
+        size = (int(parent.max(initial=0)) + 1) * codes
+        self.table = np.full(size + 1, -1) if size <= _DENSE else None  # one more, so that place -1 holds -1
+        if self.table is not None:
+            self.table[key] = np.arange(len(key))
+
+    def find(self, parent: Codes, code: Codes) -> Codes:
+        """Place of each child, shape ``[n]``."""
+        key = np.where((parent < 0) | (code < 0), -1, parent * self.codes + code)
+        if self.table is not None:
+            return np.asarray(self.table[np.minimum(key, len(self.table) - 1)])
+        guess = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
+        return np.where(self.key[guess] == key, self.place[guess], -1)

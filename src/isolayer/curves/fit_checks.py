@@ -1,0 +1,102 @@
+"""Mistakes that a fit sees in its own rows: probabilities taken for logits, a grid elsewhere, worse than a constant."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.curves.curves import Curves
+from isolayer.errors import InputError
+from isolayer.fitting.evidence import evidence
+from isolayer.fitting.histogram import Histogram, bins
+from isolayer.fitting.negative_rates import distinct_rates
+
+Floats = NDArray[np.float64]
+
+_ROWS = 100  # fewer rows may be in [0, 1] by chance
+_BEYOND = 0.5  # share of the rows beyond the grid that is an error
+_WORSE = (20.0, 0.02)  # log loss beyond that of a constant that is an error: in all, and as a share of the constant's
+
+
+class ScoresLookLikeProbs(UserWarning):
+    """Scores that are to be logits are all in [0, 1]."""
+
+
+def warn_of_probs(histogram: Histogram, *, stacklevel: int = 2) -> None:
+    """Warn when scores that are to be logits are all in [0, 1].
+
+    >>> warn_of_probs(Histogram.from_arrays([-1.0, 0.5], [0, 1]))
+    """
+    mean = histogram.logit / histogram.weight
+    if (
+        histogram.rows >= _ROWS
+        and mean.min() >= 0
+        and mean.max() <= 1
+        and mean.max() - mean.min() > histogram.grid.step
+    ):
+        warnings.warn(
+            f'scores: expected logits under scale="logit", got numbers from {mean.min():.3g} to {mean.max():.3g}; '
+            'if they are probabilities, use scale="prob"',
+            ScoresLookLikeProbs,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
+    """Raise when curves predict their own rows clearly worse than one probability for all would.
+
+    Shrinkage makes a fit a little worse than a constant where there is nothing to learn; that is no error.
+
+    >>> day = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1])
+    >>> refuse_worse_than_constant(Curves.from_histogram(day), day)
+    """
+    sums = evidence(histogram.folded())
+    context = dict(zip(sums.contexts, sums.keys, strict=True))
+    row = curves.rows_of(context or None, sums.groups)[sums.group]
+    offset = -np.log(sums.negative_rate)
+    ours = _log_loss(curves.evaluate(row, sums.logit / sums.weight) + offset, sums.weight, sums.positive)
+    constant = _loss_of_constant(sums)
+    if ours - constant > max(_WORSE[0], _WORSE[1] * constant):
+        rows = sums.weight.sum()
+        raise InputError(
+            f"fit: expected curves that predict their own rows better than a constant, got a log loss of "
+            f"{ours / rows:.3g} against {constant / rows:.3g}; check that labels belong to these scores"
+        )
+
+
+def refuse_beyond_grid(histogram: Histogram) -> None:
+    """Raise when most scores lie beyond the grid: all that is known of those is their mean, so no curve can be fitted.
+
+    >>> refuse_beyond_grid(Histogram.from_arrays([-1.0, 0.5], [0, 1]))
+    """
+    grid, mean = histogram.grid, histogram.logit / histogram.weight
+    beyond = (histogram.bin == 0) | (histogram.bin == bins(grid) - 1)
+    share = histogram.weight[beyond].sum() / histogram.weight.sum()
+    if share > _BEYOND:
+        middle = np.average(mean[beyond], weights=histogram.weight[beyond])
+        raise InputError(
+            f"scores: expected most of them on the grid from {grid.lower:g} to {grid.upper:g}, got {share:.0%} beyond "
+            f'it, around {middle:.3g}; use grid="auto", which follows the scores'
+        )
+
+
+def _loss_of_constant(sums: Histogram) -> float:
+    """Log loss of the best single probability, in rows sampled at any rates, by Newton steps of its logit."""
+    rates = distinct_rates(sums.negative_rate)[0]
+    place = np.searchsorted(rates, sums.negative_rate)
+    sizes = (np.bincount(place, column).astype(np.float64) for column in (sums.weight, sums.positive))
+    weight, positive = sizes
+    logit = -np.log(rates)
+    for _ in range(100):
+        prob = 1 / (1 + np.exp(-np.clip(logit, -700, 700)))
+        move = float((positive - weight * prob).sum() / (weight * prob * (1 - prob)).sum())
+        logit += min(max(move, -1.5), 1.5)
+        if abs(move) < 1e-9:
+            break
+    return _log_loss(logit, weight, positive)
+
+
+def _log_loss(logit: Floats, weight: Floats, positive: Floats) -> float:
+    return float((weight * np.logaddexp(0, logit) - positive * logit).sum())

@@ -1,0 +1,44 @@
+"""Adding up rows that share a cell: the one grouping that every histogram is made by. numpy only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Sums = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few rows there are
+
+
+def add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list[Sums]]:
+    """Distinct cells, sorted, and the total of each column over the rows of each cell.
+
+    Args:
+        cell: Cell of each row, in ``0 .. size - 1``, shape ``[n]``.
+        size: Number of possible cells.
+        sums: Columns ``[n]`` to add up. A column that is None has the totals of the one before it; the first, the
+            number of rows.
+
+    >>> cells, (count, total) = add_up(np.array([7, 2, 7]), 10, [None, np.array([1.0, 2.0, 3.0])])
+    >>> cells.tolist(), count.tolist(), total.tolist()
+    ([2, 7], [1.0, 2.0], [2.0, 4.0])
+    """
+    if size <= max(_DENSE, 2 * len(cell)):
+        rows = np.bincount(cell, minlength=size)
+        cells = np.flatnonzero(rows)
+        totals = [rows[cells].astype(np.float64)]
+        for column in sums:
+            totals.append(totals[-1] if column is None else _table(cell, column, size)[cells])
+        return cells, totals[1:]
+    order = np.argsort(cell, kind="stable")
+    ordered = cell[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    totals = [np.diff(starts, append=len(cell)).astype(np.float64)]
+    for column in sums:
+        totals.append(totals[-1] if column is None else np.add.reduceat(column[order], starts))
+    return ordered[starts], totals[1:]
+
+
+def _table(cell: Codes, column: Sums, size: int) -> Sums:
+    return np.bincount(cell, column, minlength=size).astype(np.float64, copy=False)

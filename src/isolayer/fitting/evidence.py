@@ -1,0 +1,75 @@
+"""How many rows of evidence weighted rows are, by what their weights mean. numpy only.
+
+*Frequency* weights are counts: a weight of 2 is the row twice, as in a log that was aggregated beforehand. *Importance*
+weights say how much a row stands for, not how often it was seen; the rows of a context are then worth
+(sum w)^2 / sum w^2 rows, and multiplying all weights by a constant changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from isolayer.fitting.histogram import Histogram
+from isolayer.settings import choice
+
+WeightKind = Literal["frequency", "importance"]
+
+_KINDS: dict[str, WeightKind] = {"frequency": "frequency", "importance": "importance"}
+_LEAST_MEAN = 0.5  # weights with a lower mean cannot be counts, which are at least 1
+_WHOLE = 1e-6  # how near a sum of weights must be to 1 to be called normalised
+
+
+class WeightsAreNotCounts(UserWarning):
+    """Weights that count rows were expected, and these cannot be counts."""
+
+
+def checked_kind(kind: str) -> WeightKind:
+    """The kind, unless it is unknown.
+
+    >>> checked_kind("importance")
+    'importance'
+    """
+    return _KINDS[choice("weight_kind", kind, list(_KINDS))]
+
+
+def evidence(histogram: Histogram) -> Histogram:
+    """The sums as a fit should read them: the weight of a context is the number of rows that it is worth.
+
+    >>> day = Histogram.from_arrays([0.1, 0.1], [0, 1], weight=[1.0, 3.0])
+    >>> evidence(day).weight.tolist()
+    [4.0]
+    >>> evidence(replace(day, source={"weight_kind": "importance"})).weight.tolist()  # (1 + 3)^2 / (1 + 9)
+    [1.6]
+    """
+    if histogram.weight is histogram.weight_squared:  # nothing is weighted
+        return histogram
+    if histogram.source.get("weight_kind", "frequency") == "frequency":
+        return replace(histogram, weight_squared=histogram.weight)
+    weight, squares = (
+        np.bincount(histogram.group, column, minlength=histogram.groups)
+        for column in (histogram.weight, histogram.weight_squared)
+    )
+    factor = np.divide(weight, squares, out=np.zeros_like(weight), where=squares > 0)[histogram.group]
+    sums = {name: getattr(histogram, name) * factor for name in ("weight", "positive", "logit")}
+    return replace(histogram, **sums, weight_squared=sums["weight"])
+
+
+def doubtful_counts(total: float, rows: float) -> str | None:
+    """Why weights with a given sum over some rows cannot be counts; None if they can.
+
+    >>> doubtful_counts(1.0, 200)
+    'weights: expected counts of rows, got weights that sum to 1; use weight_kind="importance", under which their scale
+    does not matter'
+    >>> doubtful_counts(200.0, 200) is None
+    True
+    """
+    if rows < 2 or (total >= _LEAST_MEAN * rows and abs(total - 1) > _WHOLE):
+        return None
+    got = "that sum to 1" if abs(total - 1) <= _WHOLE else f"with a mean of {total / rows:.3g}"
+    return (
+        f'weights: expected counts of rows, got weights {got}; use weight_kind="importance", under which their scale '
+        "does not matter"
+    )

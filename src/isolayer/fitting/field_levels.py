@@ -1,0 +1,266 @@
+"""Fields: columns of any type as a small number of levels, learned once and looked up ever after.
+
+A number falls into one of up to 128 bins of about equal mass; a category (text, a boolean) is a level of its own; a
+date becomes its parts. A missing value is a level of its own too. A category that was not there when the levels were
+learned has no level, and is served without the field. Nothing here knows of scores or labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.fitting.categories import Column, encode, lookup
+from isolayer.fitting.columns import refuse_other
+
+Floats = NDArray[np.float64]
+Levels = NDArray[np.intp]
+Kind = Literal["number", "category"]
+Part = Literal["hour", "weekday", "month"]
+
+BINS = 128
+_SPIKE = 0.3  # a value with more than this share of the rows has a bin of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """The levels of one column.
+
+    Args:
+        column: Name of the column.
+        kind: Whether values are ordered.
+        words: Categories, sorted, ``None`` last if missing was seen; empty for numbers.
+        edges: Level ``i`` of a number is ``edges[i - 1] <= x < edges[i]``; the last level is missing.
+        part: The part of a date that is the number.
+        spike: Level of a value that very many rows have, and that is not smoothed with its neighbours; -1 if none.
+
+    >>> age = Field.of("age", [20.0, 30.0, 30.0, None, 40.0])
+    >>> age.edges.tolist(), age.levels_of([19.0, 30.0, None]).tolist()
+    ([25.0, 35.0], [0, 1, 3])
+    """
+
+    column: str
+    kind: Kind
+    words: NDArray[Any] = field(default_factory=lambda: np.empty(0, object))
+    edges: Floats = field(default_factory=lambda: np.empty(0))
+    part: Part | None = None
+    spike: int = -1
+
+    @property
+    def name(self) -> str:
+        """Name of the field: that of the column, with the part of a date."""
+        return f"{self.column}.{self.part}" if self.part else self.column
+
+    @property
+    def size(self) -> int:
+        """Number of levels."""
+        return len(self.words) if self.kind == "category" else len(self.edges) + 2
+
+    @property
+    def linked(self) -> NDArray[np.bool_]:
+        """Whether neighbouring levels are alike, ``[size - 1]``: not with the spike, and not with missing."""
+        linked = np.full(self.size - 1, self.kind == "number")
+        if self.kind == "number":
+            linked[-1] = False
+            if self.spike >= 0:
+                linked[max(self.spike - 1, 0) : self.spike + 1] = False
+        return linked
+
+    @classmethod
+    def of(
+        cls,
+        column: str,
+        values: Column,
+        weight: Floats | None = None,
+        *,
+        part: Part | None = None,
+        bins: int = BINS,
+    ) -> Field:
+        """Learn the levels of a column, or of a part of a column of dates, from rows of some weight."""
+        if part is None and kind_of(column, values) == "category":
+            return cls(column, "category", words=encode(values, column)[0])
+        numbers = number_of(column, values, part)
+        edges, spike = _edges(numbers, np.ones(len(numbers)) if weight is None else weight, bins)
+        return cls(column, "number", edges=edges, part=part, spike=spike)
+
+    def levels_of(self, values: Column) -> Levels:
+        """Level of each value, shape ``[n]``; -1 for a category that has none."""
+        found = kind_of(self.column, values)
+        if found == "nothing":
+            return np.full(len(values), self.missing, np.intp)
+        if (found == "date") != (self.part is not None) or (found == "category") != (self.kind == "category"):
+            wanted = "dates" if self.part else "numbers" if self.kind == "number" else "text or booleans"
+            raise InputError(f"field {self.column}: expected {wanted} as when fitted, got {found}; convert the column")
+        if self.kind == "category":
+            return lookup(values, self.words, self.column).astype(np.intp)
+        return self.level_of_numbers(number_of(self.column, values, self.part))
+
+    @property
+    def missing(self) -> int:
+        """Level of missing values; -1 where none was seen."""
+        if self.kind == "number":
+            return self.size - 1
+        return self.size - 1 if len(self.words) and self.words[-1] is None else -1
+
+    def level_of_numbers(self, numbers: Floats) -> Levels:
+        """Level of each number, NaN being missing."""
+        level = np.searchsorted(self.edges, numbers, side="right").astype(np.intp)
+        level[np.isnan(numbers)] = self.size - 1
+        return level
+
+    def word(self, first: int, last: int | None = None) -> str:
+        """Some neighbouring levels in words.
+
+        >>> Field("age", "number", edges=np.array([25.0, 35.0])).word(1)
+        '25 to 35'
+        """
+        last = first if last is None else last
+        if first == self.missing:
+            return "missing"
+        if self.kind == "category":
+            return str(self.words[first])
+        if first == 0:
+            return f"below {self.edges[last]:g}" if len(self.edges) else "any"
+        return (
+            f"from {self.edges[first - 1]:g}"
+            if last >= len(self.edges)
+            else (f"{self.edges[first - 1]:g} to {self.edges[last]:g}")
+        )
+
+
+def fields_of(columns: Mapping[str, Column], weight: Floats | None = None, *, bins: int = BINS) -> tuple[Field, ...]:
+    """Learn the fields of some columns, by type; a column with one value only says nothing and is left out.
+
+    >>> [field.name for field in fields_of({"device": ["tv", "web"], "always": [1, 1]})]
+    ['device']
+    """
+    found = list[Field]()
+    for name, values in columns.items():
+        kind = kind_of(name, values)
+        if kind == "nothing":
+            continue
+        parts: tuple[Part | None, ...] = get_args(Part) if kind == "date" else (None,)
+        found += [Field.of(name, values, weight, part=part, bins=bins) for part in parts]
+    return tuple(one for one in found if one.size > (1 if one.kind == "category" else 2) or _has_gap(one, columns))
+
+
+def _has_gap(one: Field, columns: Mapping[str, Column]) -> bool:
+    """Whether a number of one value is missing in some rows, which says something after all."""
+    if one.kind == "category":
+        return False
+    missing = np.isnan(number_of(one.column, columns[one.column], one.part))
+    return bool(missing.any() and not missing.all())
+
+
+def levels_of(fields: Sequence[Field], columns: Mapping[str, Column]) -> list[Levels]:
+    """Levels of every field, one array ``[n]`` per field."""
+    return [one.levels_of(columns[one.column]) for one in fields]
+
+
+def kind_of(name: str, values: Column) -> Literal["number", "category", "date", "nothing"]:
+    """What a column holds, by its type: numbers, categories (text and booleans), dates, or nothing at all.
+
+    >>> kind_of("age", [1, None]), kind_of("device", ["tv"]), kind_of("gap", [None])
+    ('number', 'category', 'nothing')
+    """
+    import pyarrow as pa
+
+    dtype = getattr(values, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind in "iufbM":
+        return "number" if dtype.kind in "iuf" else "category" if dtype.kind == "b" else "date"
+    kind = as_arrow(name, values).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_null(kind):
+        return "nothing"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return "date"
+    tests = (pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if any(test(kind) for test in tests):
+        return "category"
+    raise InputError(f"field {name}: expected numbers, text, booleans or dates, got {kind}; convert it or leave it out")
+
+
+def as_arrow(name: str, values: Column) -> Any:
+    """A column as an Arrow array, NaN and None alike missing."""
+    import pyarrow as pa
+
+    refuse_other(f"field {name}", values)
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if hasattr(values, "to_arrow"):  # a polars Series
+        return values.to_arrow()
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"field {name}: expected values of one type, got {reason}; convert the column") from error
+
+
+def number_of(name: str, values: Column, part: Part | None) -> Floats:
+    """A column of numbers, or the part of a column of dates, as doubles; NaN is missing."""
+    import pyarrow as pa
+
+    dtype = getattr(values, "dtype", None)
+    if part is None and isinstance(dtype, np.dtype) and dtype.kind in "iuf":
+        return np.asarray(values).astype(np.float64, copy=False)
+    array = as_arrow(name, values)
+    if part is not None:
+        array = array.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    array = array.cast(pa.float64())
+    numbers = np.asarray(array.to_numpy(zero_copy_only=False) if isinstance(array, pa.Array) else array.to_numpy())
+    return numbers if part is None else part_of(numbers, part)
+
+
+def part_of(seconds: Floats, part: Part) -> Floats:
+    """Hour (0 to 23), weekday (Monday is 0) or month (1 to 12) of seconds since the start of 1970.
+
+    >>> thursday = np.array([0.0, 3600.0, 86400.0 * 31])
+    >>> [part_of(thursday, part).tolist() for part in ("hour", "weekday", "month")]
+    [[0.0, 1.0, 0.0], [3.0, 3.0, 6.0], [1.0, 1.0, 2.0]]
+    """
+    if part == "hour":
+        return np.asarray(np.floor(seconds / 3600.0) % 24)
+    if part == "weekday":
+        return np.asarray((np.floor(seconds / 86400.0) + 3) % 7)
+    known = ~np.isnan(seconds)
+    months = np.where(known, seconds, 0).astype("datetime64[s]").astype("datetime64[M]").astype(np.float64)
+    return np.where(known, months % 12 + 1, np.nan)
+
+
+def _edges(numbers: Floats, weight: Floats, bins: int) -> tuple[Floats, int]:
+    """Edges between the bins of a column, each between two values that occur, and the bin of a spike."""
+    known = ~np.isnan(numbers)
+    values, place = np.unique(numbers[known], return_inverse=True)
+    if not len(values):
+        return np.empty(0), -1
+    mass = np.bincount(place, weight[known])
+    spike = int(mass.argmax()) if mass.max() > _SPIKE * mass.sum() and len(values) > 2 else -1
+    if len(values) <= bins:
+        return _between(values, np.arange(1, len(values))), spike
+    if spike >= 0:
+        mass[spike] = 0
+    before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
+    cuts = np.searchsorted(before, np.linspace(0, 1, bins + 1)[1:-1] - 1e-12)
+    if spike >= 0:
+        cuts = np.concatenate([cuts, [spike, spike + 1]])
+    cuts = np.unique(cuts[(cuts > 0) & (cuts < len(values))])
+    return _between(values, cuts), int(np.searchsorted(cuts, spike, side="right")) if spike >= 0 else -1
+
+
+def _between(values: Floats, cuts: Iterable[int] | NDArray[np.int64]) -> Floats:
+    """A number above ``values[cut - 1]`` and at most ``values[cut]``: the middle, if there is one."""
+    cuts = np.asarray(cuts, np.int64)
+    below, above = values[cuts - 1], values[cuts]
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle = below / 2 + above / 2
+    return np.where((middle > below) & (middle <= above), middle, above)

@@ -1,0 +1,92 @@
+"""Terms that go on: new rows are added to what earlier rows said, without these.
+
+What earlier rows said of a level is kept as the posterior of its values, a mean and a covariance. New rows are fitted
+with that as their prior. Fields, levels and combinations stay as they are; a category that is new has no level. This is
+an approximation, unlike the sums of the base curves: the loss of earlier rows is replaced by its quadratic expansion,
+in which terms are independent of each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.fitting.backfitting import Backfit, Block, Sums, by_level
+from isolayer.fitting.field_data import Data
+from isolayer.fitting.terms import Term, Terms
+
+Floats = NDArray[np.float64]
+
+_SWEEPS, _STILL = 12, 1e-3
+
+
+@dataclass
+class _Continued(Block):
+    """A block whose prior is the posterior of earlier rows, ``centre`` and ``precision`` by level."""
+
+    centre: Floats | None = None
+    precision: Floats | None = None
+
+    def step(self, sums: Sums, *, choose: bool) -> Floats:
+        """One Newton step; the strengths of the earlier fit are part of its posterior."""
+        assert self.centre is not None
+        assert self.precision is not None
+        self.covariance = np.asarray(np.linalg.inv(sums.hessian + self.precision), np.float64)
+        pull = np.einsum("lij,lj->li", self.precision, self.values - self.centre)
+        return np.asarray(np.einsum("lij,lj->li", self.covariance, sums.gradient - pull))
+
+
+def update(terms: Terms, data: Data, *, kept: float = 1.0) -> Terms:
+    """Terms of earlier rows and new ones.
+
+    Args:
+        terms: The terms of earlier rows.
+        data: New rows, with the levels of these terms.
+        kept: Weight of the earlier rows: 0.5 counts them half.
+    """
+    fit = Backfit(data.rows, data.base + data.shift)
+    totals = terms.totals_of_levels(data.levels, len(data))
+    fit.logit += totals.offset + totals.tilt * data.rows.tilt
+    fit.blocks = [_continued(term, data, kept) for term in terms.terms]
+    free = [block for block, term in zip(fit.blocks, terms.terms, strict=True) if not term.frozen]
+    for _ in range(_SWEEPS):
+        if max((fit.update(block) for block in free), default=0.0) < _STILL:
+            break
+    moved = [_merged(term, block, data, kept) for term, block in zip(terms.terms, fit.blocks, strict=True)]
+    return replace(terms, terms=tuple(moved))
+
+
+def _continued(term: Term, data: Data, kept: float) -> _Continued:
+    precision = kept * np.asarray(np.linalg.inv(term.covariance), np.float64)
+    size = term.values.shape[1]
+    strengths = np.ones(size)
+    return _Continued(
+        term.rows_of(data.levels),
+        term.values.copy(),
+        None,
+        strengths,
+        strengths,
+        term.covariance,
+        centre=term.values,
+        precision=precision,
+    )
+
+
+def _merged(term: Term, block: Block, data: Data, kept: float) -> Term:
+    if term.frozen:
+        return term
+    size, weight = len(term.cells), data.rows.weight
+    prob = 1 / (1 + np.exp(-np.clip(data.base + data.shift, -40, 40)))
+    count, observed, expected = (
+        kept * before + by_level(block.level, column, size)
+        for before, column in (
+            (term.count, weight),
+            (term.observed, weight * data.rows.label),
+            (term.expected, weight * prob),
+        )
+    )
+    return replace(
+        term, values=block.values, covariance=block.covariance, count=count, observed=observed, expected=expected
+    )

@@ -1,0 +1,218 @@
+"""From rows with any number of fields to terms: main effects, interactions by evidence, and a guard for small sets.
+
+The rows come with the calibrated logit of their base curve. Main effects of all fields are fitted first, on a sample if
+there are very many rows, then on all; then the interactions with the most evidence are added, a few at a time. Where
+rows are few, the same is done on folds, and the terms are drawn to the base curve as far as the rows left out say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.fitting.backfitting import Backfit, Block, Rows, by_level
+from isolayer.fitting.categories import Column
+from isolayer.fitting.field_data import Data
+from isolayer.fitting.field_guard import guard, last_curve, left_out
+from isolayer.fitting.field_levels import BINS, Field, fields_of, levels_of
+from isolayer.fitting.field_search import Added, add_asked, search
+from isolayer.fitting.interactions import View
+from isolayer.fitting.terms import Term, Terms
+from isolayer.settings import count, shown
+
+Floats = NDArray[np.float64]
+Interactions = Literal["auto"] | int | Sequence[Sequence[str]]
+
+_SWEEPS, _STILL = 12, 0.01  # sweeps of the main effects, and the change that ends them
+_WARM = 2  # sweeps before the strengths are chosen
+_SAMPLE = 100_000  # rows on which the first sweeps run
+_MOST_TERMS = 40  # interactions in all
+_QUANTILES = (0.03, 0.97)  # of the base logit, between which tilts act
+_GUARDED = 30_000  # sets of at most so many rows are guarded by folds
+_ROWS_PER_BIN, _LEAST_BINS = 30, 16  # of a number, where rows are few
+_NARROW = 1e-3  # a range of base logits below this has no tilts
+
+
+def fit_fields(
+    base: Floats,
+    label: Floats,
+    columns: Mapping[str, Column],
+    weight: Floats | None = None,
+    *,
+    rate: Floats | float = 1.0,
+    interactions: Interactions = "auto",
+    structure: Terms | None = None,
+) -> Terms:
+    """Fit the terms of all fields, and the last curve over their sum.
+
+    Args:
+        base: Calibrated logit of the base curve, shape ``[n]``.
+        label: Labels in [0, 1], shape ``[n]``.
+        columns: The fields by name, each of shape ``[n]``.
+        weight: How often each row counts, shape ``[n]``; by default 1.
+        rate: Share of the negatives that was kept when rows were sampled.
+        interactions: How many combinations of fields to add at most; ``"auto"`` is up to 40. Or which to add: tuples
+            of names.
+        structure: Terms of an earlier fit, whose levels and combinations are kept, and the values of those frozen.
+
+    >>> rng = np.random.default_rng(0)
+    >>> device, base = rng.choice(["tv", "web"], 4000), rng.normal(0, 1, 4000)
+    >>> label = (rng.random(4000) < 1 / (1 + np.exp(-base - (device == "tv")))).astype(float)
+    >>> terms = fit_fields(base, label, {"device": device})
+    >>> bool(0.7 < np.ptp(terms.terms[0].values[:, 0]) < 1.2)
+    True
+    """
+    weight = np.ones(len(base)) if weight is None else weight
+    if structure is None:
+        fields = fields_of(columns, weight, bins=int(np.clip(weight.sum() // _ROWS_PER_BIN, _LEAST_BINS, BINS)))
+        outline = Terms(fields, (), *_range(base, weight))
+    else:
+        outline = replace(structure, last=None)
+    if not outline.fields:
+        return outline
+    data = data_of(outline, base, label, columns, weight, rate)
+    terms, unseen = _guarded(data, outline, interactions)
+    return replace(terms, last=last_curve(unseen, data, rate))
+
+
+def data_of(
+    outline: Terms, base: Floats, label: Floats, columns: Mapping[str, Column], weight: Floats, rate: Floats | float
+) -> Data:
+    """Rows with the levels that the fields of some terms have; arguments as in :func:`fit_fields`."""
+    rows = Rows(label, weight, outline.place(base))
+    return Data(rows, base, np.zeros(len(base)) - np.log(rate), levels_of(outline.fields, columns))
+
+
+def _guarded(data: Data, outline: Terms, interactions: Interactions) -> tuple[Terms, Floats]:
+    """The terms of some rows, and the corrected logit of each row as if it had not been fitted."""
+
+    def fit(some: Data) -> Terms:
+        return _refit(some, outline) if outline.terms else _fit(some, outline, interactions)
+
+    terms = fit(data)
+    if len(data) > _GUARDED:
+        return terms, left_out(data, terms)
+    share, step = guard(data, outline, fit)
+    return terms.scaled(share), data.base + share * step
+
+
+def most_terms(interactions: Interactions) -> int:
+    """The number of interactions that a setting allows.
+
+    >>> most_terms("auto"), most_terms(0), most_terms([("hour", "device")])
+    (40, 0, 1)
+    """
+    if isinstance(interactions, str) and interactions == "auto":
+        return _MOST_TERMS
+    if isinstance(interactions, list | tuple) and all(isinstance(names, list | tuple) for names in interactions):
+        for names in interactions:
+            if not (all(isinstance(name, str) for name in names) and 2 <= len(set(names)) == len(names) <= 3):
+                rule = "expected two or three different names of fields in each"
+                raise InputError(f'interactions: {rule}, got {shown(names)}; try ("hour", "device")')
+        return len(interactions)
+    return count("interactions", interactions, 0, advice='0 is none; or "auto"')
+
+
+def _asked(interactions: Interactions, fields: Sequence[Field]) -> list[tuple[int, ...]]:
+    """Places of the fields of every interaction that is asked for by name."""
+    if not isinstance(interactions, list | tuple):
+        return []
+    place = {one.name: i for i, one in enumerate(fields)}
+    for name in (name for names in interactions for name in names):
+        if name not in place:
+            raise InputError(f"interactions: expected names of fields, got {name!r}; the fields are {list(place)}")
+    return [tuple(place[name] for name in names) for names in interactions]
+
+
+def _range(base: Floats, weight: Floats) -> tuple[float, float]:
+    """Two quantiles of the base logit, a little apart even if all are equal."""
+    order = np.argsort(base)
+    mass = np.cumsum(weight[order])
+    at = np.searchsorted(mass, np.array(_QUANTILES) * mass[-1]).clip(max=len(base) - 1)
+    lower, upper = base[order[at]].tolist()
+    return (lower, upper) if upper - lower > _NARROW else (lower - 0.5, lower + 0.5)
+
+
+def _fit(data: Data, outline: Terms, interactions: Interactions) -> Terms:
+    """Main effects and interactions of these rows."""
+    fields = outline.fields
+    fit, asked = _main_effects(data, fields), _asked(interactions, fields)
+    chosen = add_asked(fit, data, fields, asked) if asked else search(fit, data, fields, most_terms(interactions))
+    for _ in range(_SWEEPS // 2 if chosen else 0):
+        if fit.sweep() < _STILL:
+            break
+    main = [Added((View(i, np.arange(one.size), one.size),), np.arange(one.size), 0.0) for i, one in enumerate(fields)]
+    terms = tuple(_term(one, block, data) for one, block in zip([*main, *chosen], fit.blocks, strict=True))
+    return replace(outline, terms=terms, shared=_shared(fit))
+
+
+def _refit(data: Data, structure: Terms) -> Terms:
+    """The same terms with values of these rows; frozen ones keep theirs."""
+    fit = Backfit(data.rows, data.base + data.shift)
+    free = [place for place, term in enumerate(structure.terms) if not term.frozen]
+    for term in structure.terms:
+        level, size = term.rows_of(data.levels), len(term.cells)
+        one = structure.fields[term.views[0].field]
+        ordered = len(term.views) == 1 and one.kind == "number"
+        block = (
+            Block.of(level, size, tilts=True, linked=one.linked if ordered else None)
+            if term.values.shape[1] == 2
+            else Block.cells(level, size)
+        )
+        if term.frozen:
+            fit.logit += block.correction(term.values, data.rows.tilt)
+        else:
+            fit.blocks.append(block)
+    _run(fit, warm=_WARM)
+    terms = list(structure.terms)
+    for place, block in zip(free, fit.blocks, strict=True):
+        term = structure.terms[place]
+        terms[place] = _term(Added(term.views, term.cells, term.evidence), block, data)
+    return replace(structure, terms=tuple(terms), shared=_shared(fit))
+
+
+def _shared(fit: Backfit) -> tuple[float, float]:
+    return float(fit.shared.values[0, 0]), float(fit.shared.values[0, 1])
+
+
+def _term(added: Added, block: Block, data: Data) -> Term:
+    size, weight = len(added.cells), data.rows.weight
+    prob = 1 / (1 + np.exp(-np.clip(data.base + data.shift, -40, 40)))
+    count, observed, expected = (
+        by_level(block.level, column, size) for column in (weight, weight * data.rows.label, weight * prob)
+    )
+    cells, values = added.cells.astype(np.int64), block.values
+    return Term(added.views, cells, values, block.covariance, count, observed, expected, added.evidence)
+
+
+def _blocks(data: Data, fields: Sequence[Field]) -> list[Block]:
+    blocks = list[Block]()
+    for one, level in zip(fields, data.levels, strict=True):
+        placed = np.where(level < 0, one.size, level)
+        blocks.append(Block.of(placed, one.size, tilts=True, linked=one.linked if one.kind == "number" else None))
+    return blocks
+
+
+def _main_effects(data: Data, fields: Sequence[Field]) -> Backfit:
+    """The blocks of all fields, fitted to all rows; strengths are chosen on a sample first if rows are very many."""
+    fit = Backfit(data.rows, data.base + data.shift)
+    fit.blocks = _blocks(data, fields)
+    if len(data) > 2 * _SAMPLE:
+        kept = np.sort(np.random.default_rng(0).choice(len(data), _SAMPLE, replace=False))
+        start = _main_effects(data.only(kept), fields)
+        fit.start_from(start)
+        _run(fit, warm=0)
+    else:
+        _run(fit, warm=_WARM)
+    return fit
+
+
+def _run(fit: Backfit, *, warm: int) -> None:
+    for sweep in range(_SWEEPS):
+        if fit.sweep(choose=sweep >= warm) < _STILL and sweep >= warm:
+            return

@@ -1,0 +1,276 @@
+r"""Terms: what fields add to a calibrated logit. Tables of corrections by level, and how they are summed.
+
+A base logit y, an offset A and a tilt B, both summed over all terms, give
+
+.. math:: z = y + A + \max(B, -w)\,t(y), \qquad t(y) = \mathrm{clip}((y - l) / w, 0, 1) - 1/2
+
+on the range from l to l + w. The slopes of all terms are summed and the total slope :math:`1 + B/w` is clamped at zero,
+so z never falls while y rises, whatever the fields are. How terms are fitted is :mod:`isolayer.fitting.fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.fitting.categories import Column
+from isolayer.fitting.field_levels import Field, levels_of
+from isolayer.fitting.interactions import Candidate, cells_of
+from isolayer.grid import Grid
+
+Floats = NDArray[np.float64]
+Levels = NDArray[np.intp]
+
+LAST_GRID = Grid()  # knots of the last curve: corrected logits are logits, whatever the unit of the score
+_DENSE = 1 << 20  # up to so many cells a table finds a row, beyond it a search
+_CHUNK = 1 << 15  # rows summed together, so that they stay in cache
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One table of corrections: by the levels of a field, or of a combination of fields.
+
+    Args:
+        views: Which fields, at which resolution.
+        cells: Combined level of each row of the table, ascending, the last view counting fastest; shape ``[m]``.
+        values: Offset of each, and tilt if the term has any, shape ``[m, 1]`` or ``[m, 2]``.
+        covariance: Posterior covariance of these, shape ``[m, 1, 1]`` or ``[m, 2, 2]``.
+        count: Weight of the rows that it was fitted to, shape ``[m]``.
+        observed: Weight of the positive ones, shape ``[m]``.
+        expected: The same as the base curve predicts it, shape ``[m]``.
+        evidence: How much more probable the term makes the labels, in nats.
+        frozen: Whether another fit keeps the values.
+    """
+
+    views: Candidate
+    cells: NDArray[np.int64]
+    values: Floats
+    covariance: Floats
+    count: Floats
+    observed: Floats
+    expected: Floats
+    evidence: float = 0.0
+    frozen: bool = False
+
+    @property
+    def fields(self) -> tuple[int, ...]:
+        """Places of its fields."""
+        return tuple(view.field for view in self.views)
+
+    def rows_of(self, levels: Sequence[Levels]) -> Levels:
+        """Row of the table for each row of data; the number of its rows, one beyond the last, where there is none."""
+        cell = cells_of(self.views, levels)
+        if self._row_of_cell is not None:
+            return self._row_of_cell.take(cell)  # cell -1 is the last place, which is never one of the cells
+        place = np.searchsorted(self.cells, cell).clip(max=len(self.cells) - 1)
+        return np.where(self.cells[place] == cell, place, len(self.cells))
+
+    @cached_property
+    def _row_of_cell(self) -> Levels | None:
+        """Row of every cell, where cells are few enough for a table."""
+        span = int(np.prod([view.size for view in self.views]))
+        if span > _DENSE:
+            return None
+        table = np.full(span + 1, len(self.cells), np.intp)
+        table[self.cells] = np.arange(len(self.cells))
+        return table
+
+    @cached_property
+    def padded(self) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+        """Columns of values, and of variances and the covariance, each with a 0 for rows that have no cell."""
+        places = ((0, 0), (0, 1), (1, 1))[: 3 if self.values.shape[1] == 2 else 1]
+        values = tuple(np.append(column, 0.0) for column in self.values.T)
+        return values, tuple(np.append(self.covariance[:, i, j], 0.0) for i, j in places)
+
+
+class Segment(NamedTuple):
+    """A level or a combination of levels: what the base curve predicts of its rows, and what happened.
+
+    >>> print(Segment("hour 22 to 24 and device phone", 0.041, 0.056, 12300.0, 8.4))
+    hour 22 to 24 and device phone: predicted 4.1%, observed 5.6%, 12,300 rows
+    """
+
+    where: str
+    predicted: float
+    observed: float
+    rows: float
+    deviations: float
+
+    def __str__(self) -> str:
+        return f"{self.where}: predicted {self.predicted:.1%}, observed {self.observed:.1%}, {self.rows:,.0f} rows"
+
+
+class Totals(NamedTuple):
+    """Sums over all terms for each row, shape ``[n]``: offset, tilt and, if asked for, their variances."""
+
+    offset: Floats
+    tilt: Floats
+    variance: tuple[Floats, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Fields and their terms.
+
+    Args:
+        fields: The fields, in the order of their levels.
+        terms: The terms, main effects first.
+        lower: Base logit at which tilts begin.
+        upper: Base logit at which tilts end.
+        shared: Offset and tilt of every row.
+        last: Values of the curve over the corrected logit, at the knots of ``LAST_GRID``; None for the identity.
+    """
+
+    fields: tuple[Field, ...]
+    terms: tuple[Term, ...]
+    lower: float
+    upper: float
+    shared: tuple[float, float] = (0.0, 0.0)
+    last: Floats | None = None
+
+    @property
+    def width(self) -> float:
+        """Length of the range in which tilts act."""
+        return self.upper - self.lower
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the fields are read from, each once."""
+        return tuple(dict.fromkeys(one.column for one in self.fields))
+
+    def place(self, base: Floats) -> Floats:
+        """Place of base logits between ``lower`` and ``upper``, in [-1/2, 1/2].
+
+        >>> Terms((), (), -1.0, 1.0).place(np.array([-5.0, 0.0, 0.5])).tolist()
+        [-0.5, 0.0, 0.25]
+        """
+        return np.asarray(np.clip((base - self.lower) * (1 / self.width), 0.0, 1.0) - 0.5)
+
+    def totals(self, columns: Mapping[str, Column], rows: int, *, variance: bool = False) -> Totals:
+        """Sums over all terms for some rows of columns."""
+        return self.totals_of_levels(levels_of(self.fields, columns), rows, variance=variance)
+
+    def totals_of_levels(self, levels: Sequence[Levels], n: int, *, variance: bool = False) -> Totals:
+        """The same for ``n`` rows whose levels are known, one array ``[n]`` per field."""
+        offset, tilt = np.full(n, self.shared[0]), np.full(n, self.shared[1])
+        spread = (np.zeros(n), np.zeros(n), np.zeros(n)) if variance else ()
+        for start in range(0, n, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            some = [level[part] for level in levels]
+            for term in self.terms:
+                row, (values, spreads) = term.rows_of(some), term.padded
+                for out, column in zip((offset, tilt), values, strict=False):
+                    out[part] += column.take(row)
+                for out, column in zip(spread, spreads if variance else (), strict=False):
+                    out[part] += column.take(row)
+        return Totals(offset, tilt, spread)
+
+    def correct(self, base: Floats, totals: Totals) -> Floats:
+        """Corrected logits: never falling with the base logit, for any totals.
+
+        >>> steep = Totals(np.zeros(3), np.full(3, -9.0))
+        >>> Terms((), (), -1.0, 1.0).correct(np.array([-2.0, 0.0, 2.0]), steep).tolist()
+        [-1.0, 0.0, 1.0]
+        """
+        return np.asarray(base + totals.offset + np.maximum(totals.tilt, -self.width) * self.place(base))
+
+    def deviation(self, base: Floats, base_deviation: Floats, totals: Totals) -> Floats:
+        """Standard deviation of the corrected logit: that of the base, steepened as it is, and that of every term."""
+        if not totals.variance:
+            raise ValueError("totals were summed without variance")
+        place = self.place(base)
+        inside = (base > self.lower) & (base < self.upper)
+        slope = 1 + np.where(inside, np.maximum(totals.tilt, -self.width) / self.width, 0.0)
+        own, cross, tilted = totals.variance
+        return np.sqrt((slope * base_deviation) ** 2 + np.maximum(own + 2 * place * cross + place**2 * tilted, 0.0))
+
+    def base_of(self, logit: Floats, totals: Totals) -> Floats:
+        """The smallest base logit whose correction reaches each logit: the inverse of :meth:`correct`."""
+        tilt = np.maximum(totals.tilt, -self.width)
+        left, right = self.lower + totals.offset - tilt / 2, self.upper + totals.offset + tilt / 2
+        rise = right - left
+        inner = self.lower + np.where(rise > 0, (logit - left) / np.where(rise > 0, rise, 1.0), 0.0) * self.width
+        out = np.where(logit <= left, logit - totals.offset + tilt / 2, np.clip(inner, self.lower, self.upper))
+        return np.where(logit > right, logit - totals.offset - tilt / 2, out)
+
+    def scaled(self, factor: float) -> Terms:
+        """The same terms, each value times a factor: how the guard of small sets draws them to the base curve."""
+        terms = tuple(replace(term, values=term.values * factor) for term in self.terms)
+        return replace(self, terms=terms, shared=(self.shared[0] * factor, self.shared[1] * factor))
+
+    def without(self, *names: str | Sequence[str]) -> Terms:
+        """The terms but some: a field, with every combination that it is part of, or one combination.
+
+        >>> Terms((Field("hour", "number"),), (), -1.0, 1.0).without("day")
+        Traceback (most recent call last):
+            ...
+        isolayer.errors.InputError: term: expected a field or a combination of these terms, got 'day'; they have []
+        """
+        gone = {place for name in names for place in self._places(name, partly=True)}
+        return replace(self, terms=tuple(term for place, term in enumerate(self.terms) if place not in gone))
+
+    def freeze(self, *names: str | Sequence[str]) -> Terms:
+        """The terms, of which some keep their values when they are the structure of another fit; by default all."""
+        kept = {place for name in names for place in self._places(name)} if names else range(len(self.terms))
+        terms = tuple(replace(term, frozen=term.frozen or place in kept) for place, term in enumerate(self.terms))
+        return replace(self, terms=terms)
+
+    @property
+    def names(self) -> list[str | tuple[str, ...]]:
+        """What each term is called: the name of its field, or those of its combination."""
+        found = [tuple(self.fields[place].name for place in term.fields) for term in self.terms]
+        return [own[0] if len(own) == 1 else own for own in found]
+
+    def _places(self, name: str | Sequence[str], *, partly: bool = False) -> list[int]:
+        """Places of the terms of a name; of a single field also its combinations, if ``partly``."""
+        wanted = {name} if isinstance(name, str) else set(name)
+        own = [{found} if isinstance(found, str) else set(found) for found in self.names]
+        places = [i for i, one in enumerate(own) if one == wanted or (partly and len(wanted) == 1 and wanted < one)]
+        if not places:
+            raise InputError(
+                f"term: expected a field or a combination of these terms, got {name!r}; they have {self.names}"
+            )
+        return places
+
+    def segments(self, most: int = 20, *, rows: float = 100.0) -> list[Segment]:
+        """Where the base curve was most clearly off, by the rows that the terms were fitted to.
+
+        Args:
+            most: How many to give.
+            rows: Least weight of the rows of a segment.
+        """
+        found = list[Segment]()
+        for place, term in enumerate(self.terms):
+            spread = np.sqrt(np.maximum(term.expected * (1 - term.expected / np.maximum(term.count, 1e-300)), 1e-300))
+            score = np.where(term.count >= rows, np.abs(term.observed - term.expected) / spread, 0.0)
+            for row in np.argsort(-score, kind="stable")[:most].tolist():
+                if score[row] > 0:
+                    rates = term.expected[row] / term.count[row], term.observed[row] / term.count[row]
+                    where = self.words(place, row)
+                    found.append(Segment(where, float(rates[0]), float(rates[1]), float(term.count[row]), score[row]))
+        return sorted(found, key=lambda one: -one.deviations)[:most]
+
+    def words(self, place: int, row: int) -> str:
+        """A row of a term in words.
+
+        >>> device = Field("device", "category", words=np.array(["tv", "web"]))
+        >>> from isolayer.fitting.interactions import View
+        >>> one = np.ones(2)
+        >>> term = Term((View(0, np.arange(2), 2),), np.arange(2), one[:, None], one[:, None, None], one, one, one)
+        >>> Terms((device,), (term,), -1.0, 1.0).words(0, 1)
+        'device web'
+        """
+        term = self.terms[place]
+        cell, parts = int(term.cells[row]), list[str]()
+        for view in reversed(term.views):
+            cell, level = divmod(cell, view.size)
+            own = np.flatnonzero(view.level == level)
+            one = self.fields[view.field]
+            parts.insert(0, f"{one.name} {one.word(int(own[0]), int(own[-1]))}")
+        return " and ".join(parts)

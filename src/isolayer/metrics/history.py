@@ -1,0 +1,77 @@
+"""The history of checks: a few figures per day in one Parquet file, to which every check adds its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isolayer.errors import InputError
+from isolayer.storage import finish_interrupted, locked, whole_file
+
+_NUMBERS = ("rows", "o_over_e", "o_over_e_from", "o_over_e_to", "slope", "log_loss_before", "log_loss_after")
+_COUNTS = ("contexts", "drifted_contexts", "new_contexts")
+SCHEMA = pa.schema(
+    [
+        pa.field("day", pa.string()),
+        pa.field("log", pa.string()),
+        *(pa.field(name, pa.float64()) for name in _NUMBERS),
+        *(pa.field(name, pa.int64()) for name in _COUNTS),
+        pa.field("verdict", pa.string()),
+        pa.field("version", pa.string()),
+    ]
+)
+
+
+def append_check(path: str | PathLike[str], row: Mapping[str, Any]) -> pa.Table:
+    """Add the figures of a check to a history, in one step; the same day of the same log is replaced.
+
+    Args:
+        path: The history; it is begun if it does not exist.
+        row: A value for each column of :data:`SCHEMA`.
+
+    Returns:
+        The whole history, sorted by day.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     row = dict.fromkeys(SCHEMA.names) | {"day": "2026-11-16", "log": "x", "verdict": "holds", "rows": 10.0}
+    ...     for _ in range(2):
+    ...         history = append_check(f"{folder}/history.parquet", row)
+    >>> history["day"].to_pylist(), history["verdict"].to_pylist()
+    (['2026-11-16'], ['holds'])
+    """
+    with locked(path):
+        known = read_history(path).to_pylist() if Path(path).exists() else []
+        kept = [each for each in known if (each["day"], each["log"]) != (row["day"], row["log"])]
+        rows = sorted([*kept, {name: row[name] for name in SCHEMA.names}], key=lambda each: _order(each["day"]))
+        history = pa.Table.from_pylist(rows, schema=SCHEMA)
+        with whole_file(path) as part:
+            pq.write_table(history, part)
+    return history
+
+
+def read_history(path: str | PathLike[str]) -> pa.Table:
+    """Read what :func:`append_check` wrote."""
+    finish_interrupted(path)
+    try:
+        history = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(
+            f"history: expected a history of checks at {str(path)!r}, got {error}; name another"
+        ) from error
+    if not history.schema.equals(SCHEMA):
+        raise InputError(
+            f"history: expected the columns of a history of checks, got {history.column_names} in {str(path)!r}; name "
+            "another file"
+        )
+    return history
+
+
+def _order(day: str) -> tuple[int, str]:
+    """Whole numbers in their order, dates and other text in theirs."""
+    return (int(day), "") if day.lstrip("-").isdigit() else (0, day)

@@ -1,0 +1,15 @@
+"""Does a calibrator still hold on a new log? Statistics of verdicts, nothing is refitted.
+
+checking     the question and its answer
+groups       the rows of a log, by context and by each depth of the hierarchy
+judging      the tests of one depth: number of events, slope
+tails        tail probabilities of sums of trials, for a handful of events and for millions
+uncertainty  how uncertain fitted curves are, alone and over the hierarchy
+families     decisions over many tests
+release      is a new calibrator better on a log
+"""
+
+from isolayer.monitor.checking import Check, check, log_losses
+from isolayer.monitor.release import Release, compare_on_log
+
+__all__ = ["Check", "Release", "check", "compare_on_log", "log_losses"]

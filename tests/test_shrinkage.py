@@ -15,6 +15,7 @@ GRID = Grid(lower=-6, upper=4, step=0.2)
 KNOTS = GRID.knots[1:]
 FRAME = Frame.at(KNOTS + 1.0)
 TRUE = Strength(4.0, 30.0, 5.0)
+STIFFEST = Strength(1e6, 1e6, 1e6)
 
 
 def sigmoid(x):
@@ -130,3 +131,36 @@ def test_where_no_context_deviates_none_does():
     none = [choice(seed, strength=Strength(1e6, 1e6, 1e6)).strength.level == 1e6 for seed in range(6)]
     assert np.mean(none) > 0.4
     assert all(choice(seed).strength.level < 1e3 for seed in range(3))
+
+
+def test_the_bound_of_the_evidence_of_no_deviation_holds():
+    """It stands in for the evidence where deviations are beyond doubt, so it may never be lower."""
+    for seed, kinds in ((1, {"contexts": 5, "rows": 200}), (2, {"strength": Strength(1e6, 1e6, 1e6)}), (3, {})):
+        level = level_of(*draw(seed, **kinds)[:3])._replace(mean=np.array([0.1, -0.05]))
+        search = shrinkage._Search.of(level, USUAL)
+        for strength in (STIFFEST, Strength(30.0, 1e6, 1e6)):
+            known = search._replace(level=level._replace(known=np.array(strength)))
+            evidence = known.run(strength, share=False).evidence
+            assert evidence <= search._most_evidence(strength) + 1e-6
+
+
+@pytest.mark.parametrize("strength", [0.3, 5.0, 200.0])
+def test_the_curves_prior_in_closed_form(strength):
+    search = shrinkage._Search.of(level_of(*draw(0, contexts=2, rows=50)[:3]), USUAL)
+    precision = Prior.of(Strength(1.0, 1.0, strength), FRAME).curve.dense()
+    closed = search.log_det + (len(KNOTS) - 1) * np.log(strength)
+    assert np.isclose(np.linalg.slogdet(precision)[1], closed)
+    free = strength * np.trace(np.linalg.inv(precision) @ search.term.dense())
+    assert np.isclose(free, len(KNOTS) - 1)
+
+
+def test_one_start_is_enough_where_the_data_tell_every_strength(monkeypatch):
+    runs = []
+    plain = shrinkage._Search.run
+    monkeypatch.setattr(shrinkage._Search, "run", lambda *a, **k: runs.append(a[1]) or plain(*a, **k))
+    told = choice(0, strength=Strength(2.0, 4.0, 2.0), contexts=90)
+    assert len(runs) == 1
+    monkeypatch.setattr(shrinkage, "_TOLD", np.inf)
+    again = choice(0, strength=Strength(2.0, 4.0, 2.0), contexts=90)
+    assert len(runs) == 3
+    assert np.allclose(np.log(told.strength), np.log(again.strength), atol=0.1)

@@ -72,11 +72,14 @@ def gram(differences: int, size: int) -> Bands:
 
 
 class Factor(NamedTuple):
-    """A batch of LDL' factors: D ``[n, batch]`` and the two bands of L below its unit diagonal."""
+    """A batch of LDL' factors: D, ``[n, batch]``, and what is below L's unit diagonal, ``[n - 1, 2, batch]``.
+
+    The two numbers of a column of L stand side by side, so that a step of a solution is one operation on both; the
+    second one of the last column is 0.
+    """
 
     pivot: Floats
-    first: Floats
-    second: Floats
+    lower: Floats
 
 
 def factorise(bands: Bands) -> Factor:
@@ -89,40 +92,36 @@ def factorise(bands: Bands) -> Factor:
     batch = np.broadcast_shapes(*(band.shape[1:] for band in bands))
     n = len(bands.diagonal)
     pivot, first = (np.array(np.broadcast_to(band, (len(band), *batch))) for band in bands[:2])
-    second = np.empty((max(n - 2, 0), *batch))
-    ratio, scratch = np.empty(batch), np.empty(batch)
-    if n == 1:
-        return Factor(pivot, first, np.empty((0, *batch)))
+    lower, scratch = np.empty((n - 1, 2, *batch)), np.empty(batch)
+    one, two = lower[:, 0], lower[:, 1]
     for j in range(n - 2):
-        np.divide(first[j], pivot[j], out=ratio)
-        np.divide(bands.second[j], pivot[j], out=second[j])
-        pivot[j + 1] -= np.multiply(ratio, first[j], out=scratch)
-        first[j + 1] -= np.multiply(second[j], first[j], out=scratch)
-        pivot[j + 2] -= np.multiply(second[j], bands.second[j], out=scratch)
-        first[j] = ratio
-    ratio = first[n - 2] / pivot[n - 2]
-    pivot[n - 1] -= ratio * first[n - 2]
-    first[n - 2] = ratio
-    return Factor(pivot, first, second)
+        np.divide(first[j], pivot[j], out=one[j])
+        np.divide(bands.second[j], pivot[j], out=two[j])
+        pivot[j + 1] -= np.multiply(one[j], first[j], out=scratch)
+        first[j + 1] -= np.multiply(two[j], first[j], out=scratch)
+        pivot[j + 2] -= np.multiply(two[j], bands.second[j], out=scratch)
+    if n > 1:
+        one[-1], two[-1] = first[-1] / pivot[-2], 0.0
+        pivot[-1] -= one[-1] * first[-1]
+    return Factor(pivot, lower)
 
 
 def solve(factor: Factor, right: Floats) -> Floats:
-    """Solve with one right-hand side a matrix ``[n, batch]``, or several ``[n, k, batch]``."""
-    pivot, first, second = (part if right.ndim == 2 else part[:, None] for part in factor)
-    out = np.array(np.broadcast_to(right, np.broadcast_shapes(right.shape, pivot.shape)))
-    scratch, n = np.empty(out.shape[1:]), len(pivot)
-    if n == 1:
-        return np.asarray(out / pivot)
-    for j in range(n - 2):
-        out[j + 1] -= np.multiply(first[j], out[j], out=scratch)
-        out[j + 2] -= np.multiply(second[j], out[j], out=scratch)
-    out[n - 1] -= first[n - 2] * out[n - 2]
-    out /= pivot
-    out[n - 2] -= first[n - 2] * out[n - 1]
-    for j in range(n - 3, -1, -1):
-        out[j] -= np.multiply(first[j], out[j + 1], out=scratch)
-        out[j] -= np.multiply(second[j], out[j + 2], out=scratch)
-    return out
+    """Solve with one right-hand side per matrix ``[n, batch]``, or several ``[n, k, batch]``."""
+    pivot, lower = factor if right.ndim == 2 else (factor.pivot[:, None], factor.lower[:, :, None])
+    n = len(pivot)
+    out = np.zeros((n + 1, *np.broadcast_shapes(right.shape, pivot.shape)[1:]))
+    out[:n] = right
+    scratch = np.empty((2, *out.shape[1:]))
+    for j in range(n - 1):  # one row beyond the last receives nothing
+        out[j + 1 : j + 3] -= np.multiply(lower[j], out[j], out=scratch)
+    out[:n] /= pivot
+    for j in range(n - 2, -1, -1):
+        np.multiply(lower[j], out[j + 1 : j + 3], out=scratch)
+        here = out[j]
+        here -= scratch[0]
+        here -= scratch[1]
+    return out[:n]
 
 
 def inverse_bands(factor: Factor) -> Bands:
@@ -132,16 +131,14 @@ def inverse_bands(factor: Factor) -> Bands:
     >>> [band[:, 0].round(4).tolist() for band in bands]
     [[0.75, 1.0, 0.75], [-0.5, -0.5], [0.25]]
     """
-    pivot, lower, lowest = factor
-    out = Bands(1 / pivot, np.empty_like(lower), np.empty_like(lowest))
+    one, two = factor.lower[:, 0], factor.lower[:, 1]
+    out = Bands(1 / factor.pivot, np.empty_like(one), np.empty_like(one[1:]))
     diagonal, first, second = out
-    n = len(pivot)
-    if n == 1:
-        return out
-    first[n - 2] = -lower[n - 2] * diagonal[n - 1]
-    diagonal[n - 2] -= lower[n - 2] * first[n - 2]
-    for j in range(n - 3, -1, -1):
-        second[j] = -lower[j] * first[j + 1] - lowest[j] * diagonal[j + 2]
-        first[j] = -lower[j] * diagonal[j + 1] - lowest[j] * first[j + 1]
-        diagonal[j] -= lower[j] * first[j] + lowest[j] * second[j]
+    if len(diagonal) > 1:
+        first[-1] = -one[-1] * diagonal[-1]
+        diagonal[-2] -= one[-1] * first[-1]
+    for j in range(len(diagonal) - 3, -1, -1):
+        second[j] = -one[j] * first[j + 1] - two[j] * diagonal[j + 2]
+        first[j] = -one[j] * diagonal[j + 1] - two[j] * first[j + 1]
+        diagonal[j] -= one[j] * first[j] + two[j] * second[j]
     return out

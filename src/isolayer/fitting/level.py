@@ -86,7 +86,7 @@ def fit_level(
         parent = np.ascontiguousarray(above.curves[above.parent[at]].T)
         result = fit(rows, parent + choice.shared[:, None], prior, least=least, wide=wide)
         left = np.minimum(result.variance / free, 1.0)
-        served = result.values - choice.shared[:, None] * left
+        served = result.values - choice.shared[:, None] * left**2  # to second order, the mean of the posterior's rates
         sums[:, at] = _expected(rows, parent, served, left)
         remains[at], out.values[at] = left.T, served.T
         spread = result.variance + (served - result.values) ** 2

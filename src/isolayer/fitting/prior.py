@@ -77,12 +77,14 @@ class Prior(NamedTuple):
         line: Their precisions, shape ``[2]``.
         mean: Their means, shape ``[2]``.
         curve: Precision of the curve, a batch of one.
+        strength: The curve's strength.
     """
 
     basis: Floats
     line: Floats
     mean: Floats
     curve: Bands
+    strength: float
 
     @classmethod
     def of(cls, strength: Strength, frame: Frame, mean: Floats | None = None) -> Prior:
@@ -93,11 +95,12 @@ class Prior(NamedTuple):
         [1.122, 10002.49, 1.122]
         """
         line = np.clip(np.array(strength[:2]), LEAST, MOST)
-        return cls(frame.basis, line, np.zeros(2) if mean is None else mean, curve_precision(strength.curve, frame))
+        curve = float(np.clip(strength.curve, LEAST, min(MOST, _MOST_PER_KNOT * frame.step)))
+        return cls(frame.basis, line, np.zeros(2) if mean is None else mean, curve_precision(curve, frame), curve)
 
     def between(self, first: int, last: int, curve: Bands) -> Prior:
         """The same line on the knots ``first .. last - 1``, with the curve's precision given."""
-        return Prior(self.basis[first:last], self.line, self.mean, curve)
+        return self._replace(basis=self.basis[first:last], curve=curve)
 
     def pull(self, deviation: Deviation, slope: Floats) -> Deviation:
         """Gradient of loss plus penalty, given that of the loss at the knots, ``[knots, contexts]``."""
@@ -215,6 +218,6 @@ def curve_term(frame: Frame) -> Bands:
 
 def curve_precision(strength: float, frame: Frame) -> Bands:
     """The precision of the curve, pinned to 0 at the anchor."""
-    out = curve_term(frame).times(float(np.clip(strength, LEAST, min(MOST, _MOST_PER_KNOT * frame.step))))
+    out = curve_term(frame).times(strength)
     out.diagonal[frame.anchor] += _PINNED
     return out

@@ -3,23 +3,36 @@ r"""How strongly curves are drawn to their parent: chosen from the histogram by 
 Deviations of the contexts of a level are taken as draws from one prior (:mod:`isolayer.fitting.prior`). Its strengths
 maximise the evidence (the probability of the data, by the Laplace approximation) times a hyperprior: the standard
 deviation :math:`\lambda^{-1/2}` that a strength stands for is half-Cauchy, so a few contexts cannot push it to zero or
-infinity. The evidence can have two modes, free deviations and stiff ones, so the search starts from both and keeps the
-higher one. Where the data prefer no deviation at all by odds of twenty to one, there is none. The centre of the prior
-is the parent's curve plus what all contexts of the level share, because a curve of pooled rows is flatter than the
-curves of its parts. No second pass over the rows is needed, and no folds.
+infinity. The evidence can have two modes, free deviations and stiff ones, so the search starts from free ones, then
+again from stiff ones wherever the data say little about a strength, and keeps the higher evidence. Where the data
+prefer no deviation at all by odds of twenty to one, there is none. The centre of the prior is the parent's curve plus
+what all contexts of the level share, because a curve of pooled rows is flatter than the curves of its parts. No second
+pass over the rows is needed, and no folds.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.fitting.banded import Bands, factorise, inverse_bands
+from isolayer.fitting.banded import Bands, factorise, inverse_bands, solve
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.interior import Problem
-from isolayer.fitting.prior import LEAST, MOST, Deviation, Frame, Posterior, Prior, Strength, curve_term, newton
+from isolayer.fitting.prior import (
+    LEAST,
+    MOST,
+    Deviation,
+    Frame,
+    Posterior,
+    Prior,
+    Strength,
+    curve_precision,
+    curve_term,
+    newton,
+)
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +46,7 @@ _STILL = 0.01  # move of the shared deviation below which it stays
 _LONGER, _FARTHEST = 8.0, 2.5  # longest step, in steps of the fixed-point iteration and of a log strength
 _STRIDE, _KNOTS = 2, 128  # strengths are chosen on every second knot, and on at most this many
 _NODES = 4  # of those knots between two nodes of the shared deviation
-_FEW = 96  # contexts from which the better of the two starts is chosen
+_TOLD = 8.0  # information about each log strength from which one start is enough: a standard error of a third
 _SURE = np.log(20.0)  # log odds from which there is no deviation
 _WIDEST = 3.0  # largest factor by which uncertain strengths are lowered for the bands
 
@@ -81,11 +94,10 @@ class Level(NamedTuple):
         parent = self.parent[inside] + frame.step * (at - inside)[:, None]
         return self._replace(rows=thin, parent=parent, frame=Frame.at(frame.z[0] + frame.step * at)), at
 
-    def some(self, most: int) -> Level:
-        """At most so many of the contexts, evenly spaced."""
-        kept = np.zeros(self.rows.contexts, bool)
-        kept[np.linspace(0, self.rows.contexts - 1, most).astype(np.int64)] = True
-        return self._replace(rows=self.rows.only(kept), parent=self.parent[:, kept])
+    def loss(self, values: Floats) -> Floats:
+        """Log loss of knot values ``[knots, contexts]``, shape ``[contexts]``."""
+        logit, rows = self.rows.read(values), self.rows
+        return rows.by_context(rows.weight * np.logaddexp(0, logit) - rows.positive * logit)
 
 
 def choose(level: Level, usual: Strength, *, share: bool) -> Choice:
@@ -97,12 +109,12 @@ def choose(level: Level, usual: Strength, *, share: bool) -> Choice:
         share: Whether to look for a deviation that all contexts share.
     """
     thin, at = level.thinned()
-    starts = [FLEXIBLE, STIFF]
-    if thin.rows.contexts > _FEW:
-        first = max((_Search(thin.some(_FEW), usual).run(start, share=share) for start in starts), key=_evidence)
-        starts = [Strength(*first.strength.tolist())]
-    search = _Search(thin, usual)
-    found = max((search.run(start, share=share) for start in starts), key=_evidence)
+    search = _Search.of(thin, usual)
+    found = search.run(FLEXIBLE, share=share)
+    untold = found.information < _TOLD
+    if untold.any():
+        stiff = search.run(Strength(*np.where(untold, STIFF, found.strength).tolist()), share=share, after=found)
+        found = max(found, stiff, key=lambda one: one.evidence)
     if search.odds_of_none(found) > _SURE:
         none = Strength(*np.where(np.isnan(thin.known), MOST, thin.known).tolist())
         return Choice(none, np.zeros(level.rows.knots), none, found.converged)
@@ -116,32 +128,50 @@ class _Found(NamedTuple):
 
     strength: Floats
     shared: Floats
+    deviation: Deviation
     evidence: float
     information: Floats
     converged: bool
 
 
-def _evidence(found: _Found) -> float:
-    return found.evidence
-
-
 class _Search(NamedTuple):
-    """A search for the strengths of the highest evidence, on few knots."""
+    """A search for the strengths of the highest evidence, on few knots.
+
+    Args:
+        level: The contexts.
+        usual: The medians of the strengths' hyperprior.
+        term: Matrix of the curve's energy.
+        log_det: Log determinant of the curve's precision of strength 1.
+    """
 
     level: Level
     usual: Strength
+    term: Bands
+    log_det: float
 
-    def run(self, start: Strength, *, share: bool) -> _Found:
+    @classmethod
+    def of(cls, level: Level, usual: Strength) -> _Search:
+        """A search among the contexts of a level."""
+        log_det = float(np.log(factorise(curve_precision(1.0, level.frame)).pivot).sum())
+        return cls(level, usual, curve_term(level.frame), log_det)
+
+    def run(self, start: Strength, *, share: bool, after: _Found | None = None) -> _Found:
         r"""Alternate Newton steps with updates of the strengths, from a start, until the evidence settles.
 
         The update is that of Wood and Fasiolo (2017) with the hyperprior: for a term :math:`\lambda S` of the precision
         P over contexts with posterior covariances V it balances
         :math:`\lambda [n\,\mathrm{tr}(P^{-1} S) - \sum \mathrm{tr}(V S)] + 1` and
         :math:`\lambda \sum d^\top S d + 2 r / (1 + r)` with :math:`r = \lambda / \lambda_0`.
+
+        Args:
+            start: The strengths to start from.
+            share: Whether to look for a deviation that all contexts share.
+            after: An earlier result, whose deviations are those to start from.
         """
         level, known = self.level, self.level.known
-        strength, shared = np.where(np.isnan(known), start, known), np.zeros((len(level.parent), 1))
-        deviation, basis = Deviation.none(*level.parent.shape), _hats(len(level.parent))
+        strength, common = np.where(np.isnan(known), start, known), _Shared(_hats(len(level.parent)))
+        shared = np.zeros((len(level.parent), 1)) if after is None else after.shared[:, None]
+        deviation = Deviation.none(*level.parent.shape) if after is None else after.deviation
         pace, quiet, shift = _Pace.start(strength), 0, np.ones(1)
         for turn in range(_ROUNDS):
             prior = Prior.of(Strength(*strength.tolist()), level.frame, level.mean)
@@ -153,8 +183,9 @@ class _Search(NamedTuple):
             if np.abs(moved * level.rows.touched).max(initial=0) > 1.0:
                 continue  # too far from the optimum for its evidence to mean anything
             if share and turn % 3 == 2 and np.abs(shift).max() > _STILL:
-                shift, deviation = _share(problem, deviation, shared, basis)
-                shared = shared + shift
+                pressed = slope + hessian.apply(moved)
+                shift, follow = common.step(prior, pressed, hessian, posterior, shared)
+                shared, deviation = shared + shift, deviation.moved(follow)
             rising, falling = self._balance(strength, prior, deviation, posterior)
             step = np.where(np.isnan(known), np.log(rising / falling), 0.0)
             gain = np.abs((rising - falling) * step) / 2  # of the log evidence, were the step taken
@@ -164,20 +195,32 @@ class _Search(NamedTuple):
             strength, pace = pace.next(strength, step)
         evidence = self._evidence(prior, deviation, shared, posterior) + self._log_hyperprior(strength)
         information = np.where(np.isnan(known), self._information(strength, prior, posterior), np.inf)
-        return _Found(strength, shared[:, 0], evidence, information, quiet >= 2)
+        return _Found(strength, shared[:, 0], deviation, evidence, information, quiet >= 2)
 
     def odds_of_none(self, found: _Found) -> float:
-        """Log odds that there is no deviation, against deviations of any strength.
+        """Log odds that there is no deviation, against deviations of any strength; a bound where that is negative.
 
         The evidence of the latter is integrated over the log strengths around the best ones.
         """
-        stiff = np.where(np.isnan(self.level.known), MOST, self.level.known)
-        none = _Search(self.level._replace(known=stiff), self.usual).run(STIFF, share=False).evidence
         chosen = np.isnan(self.level.known)
         ratio = (found.strength / np.array(self.usual))[chosen]
         density = np.log(ratio) / 2 - np.log1p(ratio) - np.log(np.pi)  # of the hyperprior, over log strengths
         around = np.log(2 * np.pi / (found.information[chosen] + 0.25)) / 2
-        return none - (found.evidence - self._log_hyperprior(found.strength) + float((density + around).sum()))
+        some = found.evidence - self._log_hyperprior(found.strength) + float((density + around).sum())
+        stiff = np.where(chosen, MOST, self.level.known)
+        most = self._most_evidence(Strength(*stiff.tolist())) - some
+        if most < 0:
+            return most
+        return self._replace(level=self.level._replace(known=stiff)).run(STIFF, share=False).evidence - some
+
+    def _most_evidence(self, strength: Strength) -> float:
+        """An upper bound of the evidence without a shared deviation: log loss lies above its tangent."""
+        level, prior = self.level, Prior.of(strength, self.level.frame, self.level.mean)
+        slope, _ = level.rows.derivatives(level.parent)
+        line, curve = prior.pull(Deviation.none(*level.parent.shape), slope)
+        gain = (line**2 / prior.line[:, None]).sum() + (curve * solve(factorise(prior.curve), curve)).sum()
+        penalty = level.rows.contexts * float((prior.line * prior.mean**2).sum())
+        return float(gain - penalty) / 2 - float(level.loss(level.parent).sum())
 
     def _log_hyperprior(self, strength: Floats) -> float:
         """Log density of the log strengths, up to a constant."""
@@ -186,23 +229,21 @@ class _Search(NamedTuple):
 
     def _evidence(self, prior: Prior, deviation: Deviation, shared: Floats, posterior: Posterior) -> float:
         """Log probability of the data under the prior, by the Laplace approximation."""
-        rows = self.level.rows
-        logit = rows.read(self.level.parent + shared + deviation.at_knots(prior.basis))
-        loss = rows.by_context(rows.weight * np.logaddexp(0, logit) - rows.positive * logit)
+        loss = self.level.loss(self.level.parent + shared + deviation.at_knots(prior.basis))
         line = (prior.line[:, None] * (deviation.line - prior.mean[:, None]) ** 2).sum(0)
         curve = (deviation.curve * prior.curve.apply(deviation.curve)).sum(0)
-        own = float(np.log(prior.line).sum() + np.log(factorise(prior.curve).pivot).sum())
+        bent = (len(self.term.diagonal) - 1) * np.log(prior.strength)
+        own = float(np.log(prior.line).sum() + bent) + self.log_det
         return float((own / 2 - loss - (line + curve) / 2 - posterior.log_det).sum())
 
     def _balance(
         self, strength: Floats, prior: Prior, deviation: Deviation, posterior: Posterior
     ) -> tuple[Floats, Floats]:
         """What the log strengths gain by rising and by falling; equal at the optimum, shape ``[3]`` each."""
-        term = curve_term(self.level.frame)
         learned = [float((1 / prior.line[k] - posterior.line[k, k]).sum()) for k in range(2)]
-        learned.append(float(_curve_learned(term, prior, posterior).sum()))
+        learned.append(float(_curve_learned(self.term, prior, posterior).sum()))
         energy = ((deviation.line - prior.mean[:, None]) ** 2).sum(1).tolist()
-        energy.append(float((deviation.curve * term.apply(deviation.curve)).sum()))
+        energy.append(float((deviation.curve * self.term.apply(deviation.curve)).sum()))
         ratio = strength / np.maximum(np.array(self.usual), LEAST)
         rising = strength * np.maximum(learned, 0.0) + 1.0
         falling = strength * np.array(energy) + 2 * ratio / (1 + ratio)
@@ -211,7 +252,7 @@ class _Search(NamedTuple):
     def _information(self, strength: Floats, prior: Prior, posterior: Posterior) -> Floats:
         """Fisher information of the data about each log strength, shape ``[3]``."""
         learned = [1 - prior.line[k] * posterior.line[k, k] for k in range(2)]
-        curve = np.maximum(strength[2] * _curve_learned(curve_term(self.level.frame), prior, posterior), 0.0)
+        curve = np.maximum(strength[2] * _curve_learned(self.term, prior, posterior), 0.0)
         learned.append(curve / np.sqrt(curve + 2))
         return np.array([float((one**2).sum()) / 2 for one in learned])
 
@@ -237,11 +278,11 @@ class _Pace(NamedTuple):
 
 def _curve_learned(term: Bands, prior: Prior, posterior: Posterior) -> Floats:
     """How much of the curve's prior variance the data have removed, shape ``[contexts]``."""
-    free = inverse_bands(factorise(prior.curve))
+    free = (len(term.diagonal) - 1) / prior.strength  # trace of term times prior covariance: only constants cost none
     pressed = np.einsum("nic,ijc->njc", posterior.answer, posterior.line)
     answer = posterior.answer
     parts = [np.einsum("nic,nic->nc", pressed[: len(answer) - k], answer[k:]) for k in range(3)]
-    return np.asarray(term.inner(free)[0] - term.inner(inverse_bands(posterior.curve).plus(Bands(*parts))))
+    return np.asarray(free - term.inner(inverse_bands(posterior.curve).plus(Bands(*parts))))
 
 
 def _hats(knots: int) -> Floats:
@@ -250,24 +291,45 @@ def _hats(knots: int) -> Floats:
     return np.stack([np.interp(np.arange(knots), nodes, row) for row in np.eye(len(nodes))], axis=1)
 
 
-def _share(problem: Problem, deviation: Deviation, shared: Floats, basis: Floats) -> tuple[Floats, Deviation]:
-    """A Newton step of the shared deviation, every context's own following; itself a draw from the same prior.
+@dataclass
+class _Shared:
+    """Newton steps of the deviation that contexts share, every context's own following it.
 
-    Returns:
-        The step, shape ``[knots, 1]``, and the deviations after it.
+    Args:
+        basis: What it is a sum of, shape ``[knots, nodes]``.
+        matrix: Its second derivatives, ``[nodes, nodes]``: found at the first step, and good enough for the next ones.
     """
-    prior, contexts = problem.prior, problem.rows.contexts
-    slope, hessian = problem.derivatives(deviation)
-    own, posterior = newton(prior, hessian, prior.pull(deviation, slope))
+
+    basis: Floats
+    matrix: Floats | None = None
+
+    def step(
+        self, prior: Prior, slope: Floats, hessian: Bands, posterior: Posterior, shared: Floats
+    ) -> tuple[Floats, Deviation]:
+        """A step, shape ``[knots, 1]``, and how the deviations follow it.
+
+        Args:
+            prior: The prior of the contexts.
+            slope: Gradient of the log loss after the contexts' own step, ``[knots, contexts]``.
+            hessian: Its second derivatives.
+            posterior: The covariance of the contexts.
+            shared: Where the shared deviation is, ``[knots, 1]``.
+        """
+        basis, precision = self.basis, prior.dense()
+        if self.matrix is None:
+            self.matrix = basis.T @ precision @ basis + _pressure(hessian, posterior, basis, prior)
+        weights = -np.linalg.solve(self.matrix, basis.T @ (slope.sum(1) + precision @ shared[:, 0]))
+        weights *= min(1.0, 1.0 / max(float(np.abs(basis @ weights).max()), 1e-12))
+        push = hessian.apply((basis @ weights)[:, None])
+        return (basis @ weights)[:, None], posterior.step(Deviation(prior.basis.T @ push, push))
+
+
+def _pressure(hessian: Bands, posterior: Posterior, basis: Floats, prior: Prior) -> Floats:
+    """What it costs contexts to be moved along a basis, their own deviations answering: ``[nodes, nodes]``."""
     wide = Bands(*(band[:, None] for band in hessian))
-    pressed = wide.apply(np.broadcast_to(basis[:, :, None], (*basis.shape, contexts)))  # [knots, nodes, contexts]
+    shape = (*basis.shape, posterior.line.shape[-1])
+    pressed = wide.apply(np.broadcast_to(basis[:, :, None], shape))  # [knots, nodes, contexts]
     answer = posterior.solve(pressed, prior.basis)
-    precision = prior.dense()
-    matrix = basis.T @ (pressed.sum(2) + precision @ basis) - np.einsum("kic,kjc->ij", pressed, answer, optimize=True)
-    right = basis.T @ (slope.sum(1) + precision @ shared[:, 0])
-    right += np.einsum("kic,kc->i", pressed, own.at_knots(prior.basis), optimize=True)
-    weights = -np.linalg.solve(matrix, right)
-    weights *= min(1.0, 1.0 / max(float(np.abs(basis @ weights).max()), 1e-12))
-    push = np.einsum("kic,i->kc", pressed, weights)
-    follow = posterior.step(Deviation(prior.basis.T @ push, push))
-    return (basis @ weights)[:, None], deviation.moved(own).moved(follow)
+    nodes = basis.shape[1]
+    first, second = (np.moveaxis(part, 1, 0).reshape(nodes, -1) for part in (pressed, answer))
+    return np.asarray(basis.T @ pressed.sum(2) - first @ second.T)

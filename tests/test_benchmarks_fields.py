@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.fields import _parse, groups, inversions, peers, tasks
+from benchmarks.fields import _parse, inversions, peers, tasks
 from benchmarks.fields.scale import planted
+from benchmarks.fields.units import groups
 from benchmarks.real.judge import Judge
 from benchmarks.real.lines import prob_of
 from benchmarks.real.tasks import Rows

@@ -18,7 +18,9 @@ from isolayer.errors import InputError
 from isolayer.fitting import fields as fitting
 from isolayer.fitting.backfitting import Backfit, Block, Rows, grouped
 from isolayer.fitting.field_levels import Field, fields_of, kind_of
-from isolayer.fitting.fields import fit_fields
+from isolayer.fitting.field_refit import RowSums
+from isolayer.fitting.field_solver import solve
+from isolayer.fitting.fields import data_of, fit_fields
 from isolayer.fitting.interactions import View, coarser, evidence
 from isolayer.fitting.terms import Term, Terms, Totals
 
@@ -327,7 +329,7 @@ def test_fields_that_say_nothing_change_little_even_with_few_rows():
 
 
 def test_a_weight_of_two_is_the_row_twice(monkeypatch):
-    monkeypatch.setattr(fitting, "_GUARDED", 0)
+    monkeypatch.setattr(fitting, "GUARDED", 0)
     frame, label, _ = log_of(3000)
     weight = np.random.default_rng(1).integers(0, 3, 3000)
     names = ["device", "age", "hour"]
@@ -411,12 +413,74 @@ def test_another_day_can_reuse_the_structure(fitted):
         IsotonicCalibrator(fields=("device",), structure=model.curves_).fit(other, labels)
 
 
-def test_the_same_rows_and_structure_give_nearly_the_same(fitted):
+@pytest.mark.parametrize("rows", [2_000, 8_000, 40_000])
+def test_the_same_rows_and_structure_give_the_same(rows):
+    frame, label, _ = log_of(rows, seed=4)
+    first = IsotonicCalibrator(fields="all").fit(frame, label)
+    assert first.curves_.terms.share > 0
+    again = IsotonicCalibrator(fields="all", structure=first.curves_).fit(frame, label)
+    np.testing.assert_allclose(again.decision_function(frame), first.decision_function(frame), atol=1e-6)
+    assert again.curves_.terms.share == first.curves_.terms.share
+    for one, two in zip(again.curves_.terms.terms, first.curves_.terms.terms, strict=True):
+        np.testing.assert_array_equal(one.strengths, two.strengths)
+        np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-6)
+
+
+def test_values_come_from_the_rows_not_from_the_structure(fitted):
     frame, label, model = fitted
-    again = IsotonicCalibrator(fields="all", structure=model.curves_).fit(frame, label)
+    terms = model.curves_.terms
+    blank = replace(terms, terms=tuple(replace(t, values=0 * t.values) for t in terms.terms), shared=(0.0, 0.0))
+    again = IsotonicCalibrator(fields="all", structure=replace(model.curves_, terms=blank)).fit(frame, label)
     change = again.decision_function(frame) - model.decision_function(frame)
-    assert np.abs(change).mean() < 0.15
-    assert log_loss(label, again.predict_proba(frame)) < log_loss(label, model.predict_proba(frame)) + 0.001
+    assert np.abs(change).max() < 0.02
+    assert np.abs(change).mean() < 0.002
+
+
+def test_the_solver_ends_where_no_block_wants_to_move():
+    frame, label, _ = log_of(4000)
+    columns = {name: frame[name] for name in ("device", "age", "hour")}
+    terms = fit_fields(frame["score"].to_numpy(), label.astype(float), columns)
+    data = data_of(terms, frame["score"].to_numpy(), label.astype(float), columns, np.ones(4000), 1.0)
+    source = RowSums(data, terms)
+    solved = solve(source.blocks, source.scan, most=500, still=1e-9)
+    assert solved.move < 1e-9
+    for block, values, sums in zip(source.blocks, solved.values, solved.last.sums, strict=True):
+        np.testing.assert_allclose(sums.gradient, block.pull(values), atol=1e-5)
+    rng = np.random.default_rng(0)
+    lowest = _objective(source, solved.values)
+    for _ in range(5):
+        other = [values + rng.normal(0, 0.01, values.shape) for values in solved.values]
+        assert _objective(source, other) > lowest
+
+
+def _objective(source: RowSums, values) -> float:
+    penalty = sum(np.sum(block.pull(value) * value) for block, value in zip(source.blocks, values, strict=True))
+    return source.scan(values).loss + penalty / 2
+
+
+@pytest.mark.parametrize("rows", [3_000, 40_000])
+def test_a_frozen_term_keeps_its_values_and_the_others_make_room(rows):
+    frame, label, _ = log_of(rows, seed=6)
+    names = ("device", "age", "hour")
+    first = IsotonicCalibrator(fields=names, interactions=0).fit(frame, label)
+    terms = first.curves_.terms
+    moved = replace(terms.terms[0], values=terms.terms[0].values + np.array([[0.5, 0.0]]))
+    forced = replace(terms, terms=(moved, *terms.terms[1:])).freeze("device")
+    settings = {"fields": names, "structure": replace(first.curves_, terms=forced)}
+    kept = IsotonicCalibrator(**settings).fit(frame, label).curves_.terms
+    np.testing.assert_array_equal(kept.terms[0].values, moved.values)
+    assert kept.terms[0].frozen
+    room = kept.shared[0] - terms.shared[0] + np.mean(kept.terms[1].values[:-1, 0] - terms.terms[1].values[:-1, 0])
+    assert room < -0.1  # half a logit more for everyone is taken back
+
+
+def test_a_structure_without_a_term_is_fitted_without_it(fitted):
+    frame, label, model = fitted
+    pair = next(name for name in model.curves_.terms.names if isinstance(name, tuple))
+    less = replace(model.curves_, terms=model.curves_.terms.without(pair))
+    again = IsotonicCalibrator(fields="all", structure=less).fit(frame, label)
+    assert again.curves_.terms.names == less.terms.names
+    assert log_loss(label, model.predict_proba(frame)) < log_loss(label, again.predict_proba(frame))
 
 
 def test_terms_can_be_left_out(fitted):

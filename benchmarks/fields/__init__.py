@@ -7,35 +7,24 @@ go to the console and to ``results/fields.json``; finished units are kept under 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from benchmarks import Row, progress, quick
 from benchmarks.fields import peers
-from benchmarks.fields.peers import METHODS, has_fields
+from benchmarks.fields.peers import METHODS
 from benchmarks.fields.scale import FIELDS, ROWS, measured
-from benchmarks.fields.tasks import NAMES, FieldTask, Part, categorical, load, table_of
+from benchmarks.fields.tasks import NAMES, Part
+from benchmarks.fields.units import SIZES, loaded_task, run_method
 from benchmarks.real import tables
-from benchmarks.real.draws import Unit
-from benchmarks.real.judge import RESAMPLES, Judge
-from benchmarks.real.tasks import folder
-from benchmarks.real.units import OURS, Found, save, version
+from benchmarks.real.units import OURS, Found
 from isolayer.errors import InputError
-from isolayer.metrics import multicalibration_error
 from research.datasets import DataAbsent
 
-SIZES = {1_000: 20, 4_000: 20}
-SMALL_METHODS = (OURS, "isolayer, score only")
-FEW_TEST_ROWS = 20_000
-BINS = 10  # of a numeric field, as groups of the multicalibration error
 INVERSION_ROWS, INVERSION_SCORES = 500, 41
 GUARD = 2e-4
 
@@ -43,20 +32,16 @@ GUARD = 2e-4
 def run(options: Sequence[str] = ()) -> list[Row]:
     """Every figure that can be measured with the calibrator as it is."""
     part, small = _parse(options)
-    if not has_fields():
-        progress("the calibrator does not take fields yet: peers only")
     results: dict[str, dict[str, Found]] = {}
     for task in (name for name in NAMES if part in name):
         try:
-            results[task] = {name: _run(task, name, small) for name in METHODS}
+            results[task] = {name: run_method(task, name, small) for name in METHODS}
         except DataAbsent as error:
             progress(f"{task} is left out. {error}")
     print(_table(results))
     path = Path("results/fields.json")
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
-    if not has_fields():
-        return []
     rows = [*_peer_rows(results), *_mean_rows(results), *_small_rows(results)]
     return [*rows, *_inversion_rows(list(results)), *_scale_rows()]
 
@@ -78,60 +63,6 @@ def inversions(prob: Any) -> int:
     1
     """
     return int((np.diff(prob, axis=-1) < -1e-12).sum())
-
-
-def groups(frame: pd.DataFrame) -> dict[str, Any]:
-    """Every field as groups: text by value, numbers by ten bins of equal mass, missing values together."""
-    text = categorical(frame)
-    binned = {
-        name: pd.qcut(frame[name], BINS, labels=False, duplicates="drop").fillna(-1).astype(int).astype(str)
-        for name in frame
-        if name not in text
-    }
-    return {
-        **{name: frame[name].astype(object).where(frame[name].notna(), "missing").to_numpy(str) for name in text},
-        **{name: column.to_numpy(str) for name, column in binned.items()},
-    }
-
-
-def _run(task: str, method: str, small: bool) -> Found:
-    here = Path(__file__).parent
-    text = b"".join((here / name).read_bytes() for name in ("__init__.py", "peers.py"))
-    own = version(OURS) if method.startswith(OURS) else ""
-    name = f"{table_of(task).stem}--{method}--{hashlib.sha256(text + own.encode()).hexdigest()[:10]}.json"
-    path = folder() / "units" / name.replace(" ", "_")
-    found: Found = json.loads(path.read_text()) if path.exists() else {}
-    asked = [Unit()]
-    if method in SMALL_METHODS:
-        asked += [Unit(size, draw) for size, draws in SIZES.items() for draw in range(3 if small else draws)]
-    missing = [unit for unit in asked if unit.key not in found]
-    if missing:
-        progress(f"{task}: {method}")
-    for unit in missing:
-        found[unit.key] = _measure(*_loaded(task), method, unit)
-        save(found, path)
-    return {unit.key: found[unit.key] for unit in asked}
-
-
-@lru_cache(1)
-def _loaded(task: str) -> tuple[FieldTask, Judge, Judge]:
-    loaded = load(task)
-    few = loaded.test[np.arange(min(FEW_TEST_ROWS, len(loaded.test)))]
-    return loaded, Judge(loaded.test.rows, RESAMPLES), Judge(few.rows, 0)
-
-
-def _measure(task: FieldTask, judge: Judge, few: Judge, method: str, unit: Unit) -> dict[str, Any]:
-    fit, test, judge = task.fit, task.test, few if unit.size else judge
-    if unit.size:
-        rng = np.random.default_rng([unit.size, unit.draw])
-        fit = fit[rng.choice(len(fit), unit.size, replace=False)]
-        test = test[np.arange(len(few.label))]
-    start = time.perf_counter()
-    prob = METHODS[method](fit, test)
-    found: dict[str, Any] = {"seconds": time.perf_counter() - start, **judge(prob)}
-    if not unit.size:
-        found["mce"] = [multicalibration_error(label=test.rows.label, prob=prob, groups=groups(test.frame)).error]
-    return found
 
 
 def _table(results: tables.Results) -> str:
@@ -174,7 +105,7 @@ def _small_rows(results: tables.Results) -> Iterator[Row]:
 def _inversion_rows(tasks: Sequence[str]) -> Iterator[Row]:
     fallen = 0
     for task in tasks:
-        loaded, _, _ = _loaded(task)
+        loaded, _, _ = loaded_task(task)
         some = loaded.test[np.repeat(np.arange(min(INVERSION_ROWS, len(loaded.test))), INVERSION_SCORES)]
         ends = loaded.fit.rows.score.min() - 1, loaded.fit.rows.score.max() + 1
         score = np.tile(np.linspace(*ends, INVERSION_SCORES), len(some) // INVERSION_SCORES)

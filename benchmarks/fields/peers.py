@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import warnings
 from collections.abc import Callable
@@ -28,15 +27,9 @@ SETTINGS = (  # of LightGBM; the best on a fifth of the rows is fitted to all
 MOST_TREES = 1_000
 
 
-def has_fields() -> bool:
-    """Whether our calibrator takes ``fields`` yet."""
-    return "fields" in inspect.signature(IsotonicCalibrator.__init__).parameters
-
-
 def ours(fit: Part, test: Part) -> Column:
     """Ours, given every field."""
-    settings: dict[str, Any] = {"fields": "all"}
-    model = IsotonicCalibrator(**settings).fit(_with_score(fit), fit.rows.label)
+    model = IsotonicCalibrator(fields="all").fit(_with_score(fit), fit.rows.label)
     return np.asarray(model.predict_proba(_with_score(test))[:, 1])
 
 
@@ -95,7 +88,7 @@ def boosted(fit: Part, test: Part) -> Column:
 
 
 METHODS: dict[str, Method] = {
-    **({"isolayer": ours} if has_fields() else {}),
+    "isolayer": ours,
     "isolayer, score only": global_curve,
     "isolayer, two contexts": by_hand,
     "LightGBM, init score, monotone": boosted,

@@ -35,6 +35,7 @@ def facts_of(terms: Terms) -> dict[str, Any]:
         "upper": terms.upper,
         "shared": list(terms.shared),
         "last": None if terms.last is None else terms.last.tolist(),
+        "share": terms.share,
     }
 
 
@@ -71,11 +72,13 @@ def terms_of(facts: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> T
                 own["expected"],
                 float(told["evidence"]),
                 bool(told["frozen"]),
+                np.array(told.get("strengths", ()), np.float64),
             )
         )
     shared = float(facts["shared"][0]), float(facts["shared"][1])
     last = None if facts["last"] is None else np.array(facts["last"], np.float64)
-    return Terms(fields, tuple(terms), float(facts["lower"]), float(facts["upper"]), shared, last)
+    ends, share = (float(facts["lower"]), float(facts["upper"])), float(facts.get("share", 1.0))
+    return Terms(fields, tuple(terms), *ends, shared, last, share)
 
 
 def check_terms(terms: Terms) -> None:
@@ -83,7 +86,8 @@ def check_terms(terms: Terms) -> None:
 
     >>> check_terms(Terms((), (), -1.0, 1.0))
     """
-    if not (np.isfinite([terms.lower, terms.upper, *terms.shared]).all() and terms.upper > terms.lower):
+    finite = np.isfinite([terms.lower, terms.upper, *terms.shared]).all() and 0 <= terms.share <= 1
+    if not (finite and terms.upper > terms.lower):
         raise InputError("terms: expected a range and shared values that are finite, got others; make it again")
     names = [one.name for one in terms.fields]
     if len(set(names)) < len(names):
@@ -104,8 +108,8 @@ def _check_term(term: Term, fields: int) -> None:
     span = int(np.prod([view.size for view in term.views]))
     good = all(0 <= view.field < fields for view in term.views) and len(set(term.fields)) == len(term.views)
     inside = ((term.cells >= 0) & (term.cells < span)).all() and (np.diff(term.cells) > 0).all()
-    numbers = (term.values, term.covariance, term.count, term.observed, term.expected)
-    if not (good and inside and all(np.isfinite(column).all() for column in numbers)):
+    numbers = (term.values, term.covariance, term.count, term.observed, term.expected, term.strengths)
+    if not (good and inside and (term.strengths >= 0).all() and all(np.isfinite(column).all() for column in numbers)):
         raise InputError("terms: expected finite values and each cell once, in order, got others; make it again")
 
 
@@ -152,7 +156,8 @@ def _field(told: Mapping[str, Any]) -> Field:
 
 def _term_facts(term: Term) -> dict[str, Any]:
     views = [{"field": v.field, "size": v.size, "level": _shortened(v)} for v in term.views]
-    return {"views": views, "tilts": term.values.shape[1] == 2, "evidence": term.evidence, "frozen": term.frozen}
+    told = {"views": views, "tilts": term.values.shape[1] == 2, "evidence": term.evidence, "frozen": term.frozen}
+    return told | {"strengths": term.strengths.tolist()}
 
 
 def _shortened(view: View) -> list[int] | None:

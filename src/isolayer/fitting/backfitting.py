@@ -161,46 +161,72 @@ class Block:
 
     def step(self, sums: Sums, *, choose: bool) -> Floats:
         """One Newton step from these sums, and a new choice of strengths if asked for; the change of the values."""
-        change = self._linked_step(sums, choose) if self.linked is not None else self._free_step(sums, choose)
+        inverse = self.inverted(sums.hessian)
+        change = self.times(inverse, sums.gradient - self.pull(self.values))
+        if choose and not self.fixed:
+            self._choose(*(self._learned if self.linked is None else self._learned_linked)(inverse, change))
         change *= min(1.0, _LONGEST / max(float(np.abs(change).max(initial=0)), 1e-9))
         return change
 
-    def _free_step(self, sums: Sums, choose: bool) -> Floats:
-        """Levels without order: one small system per level."""
-        prior = np.diag(self.strengths)
-        self.covariance = np.asarray(np.linalg.inv(sums.hessian + prior), np.float64)
-        change = np.einsum("lij,lj->li", self.covariance, sums.gradient - self.values * self.strengths)
-        if choose and not self.fixed:
-            after = self.values + change
-            known = np.einsum("lii->i", self.covariance)
-            self._choose(len(after) / self.strengths - known, (after**2).sum(0))
-        return np.asarray(change)
+    def pull(self, values: Floats) -> Floats:
+        """Gradient of half the penalty of some values."""
+        columns = values.shape[1]
+        out = np.asarray(values * self.strengths[:columns])
+        if self.linked is not None:
+            rise = np.diff(values, axis=0) * self.linked[:, None] * self.strengths[columns:]
+            out[1:] += rise
+            out[:-1] -= rise
+        return out
 
-    def _linked_step(self, sums: Sums, choose: bool) -> Floats:
-        """Ordered levels: one system, offsets of all levels before tilts of all levels."""
+    def inverted(self, hessian: Floats) -> Floats:
+        """Inverse of Hessian and penalty together, whose diagonal is kept as the covariance of each level.
+
+        Levels without order are one small system each, ``[levels, columns, columns]``; ordered ones are one system,
+        ``[columns, levels, columns, levels]``.
+        """
         size, columns = self.values.shape
-        difference = np.diff(np.eye(size), axis=0)[self.linked]
-        roughness = difference.T @ difference
-        priors = [self.strengths[j] * np.eye(size) + self.strengths[columns + j] * roughness for j in range(columns)]
-        matrix = np.zeros((columns, size, columns, size))
-        place = np.arange(size)
+        if self.linked is None:
+            self.covariance = np.asarray(np.linalg.inv(hessian + np.diag(self.strengths)), np.float64)
+            return self.covariance
+        place, matrix = np.arange(size), np.zeros((columns, size, columns, size))
         for i in range(columns):
             for j in range(columns):
-                matrix[i, place, j, place] = sums.hessian[:, i, j]
-            matrix[i, :, i, :] += priors[i]
+                matrix[i, place, j, place] = hessian[:, i, j]
+            matrix[i, :, i, :] += self._prior(i)
         inverse = np.linalg.inv(matrix.reshape(columns * size, -1)).reshape(matrix.shape)
-        pull = np.stack([prior @ self.values[:, j] for j, prior in enumerate(priors)])
-        gradient = sums.gradient.T - pull
-        change = np.tensordot(inverse, gradient, axes=([2, 3], [0, 1])).T
-        self.covariance = np.asarray(inverse[:, place, :, place], np.float64)  # [size, columns, columns]
-        if choose and not self.fixed:
-            after = self.values + change
-            free = [np.linalg.inv(prior) for prior in priors]
-            own = [np.trace(free[j]) - np.trace(inverse[j, :, j, :]) for j in range(columns)]
-            rough = [np.sum((free[j] - inverse[j, :, j, :]) * roughness) for j in range(columns)]
-            energy = [(after**2).sum(0), ((difference @ after) ** 2).sum(0)]
-            self._choose(np.array([*own, *rough]), np.concatenate(energy))
-        return np.ascontiguousarray(change)
+        self.covariance = np.asarray(inverse[:, place, :, place], np.float64)
+        return np.asarray(inverse)
+
+    def times(self, inverse: Floats, gradient: Floats) -> Floats:
+        """An inverse of :meth:`inverted` times a gradient ``[levels, columns]``."""
+        if self.linked is None:
+            return np.asarray(np.einsum("lij,lj->li", inverse, gradient))
+        return np.ascontiguousarray(np.tensordot(inverse, gradient.T, axes=([2, 3], [0, 1])).T)
+
+    @property
+    def _difference(self) -> Floats:
+        """Differences of linked neighbours, ``[links, levels]``."""
+        return np.diff(np.eye(len(self.values)), axis=0)[self.linked]
+
+    def _prior(self, column: int) -> Floats:
+        """Penalty of one column of ordered levels, ``[levels, levels]``."""
+        size, columns = self.values.shape
+        difference = self._difference
+        return np.asarray(
+            self.strengths[column] * np.eye(size) + self.strengths[columns + column] * (difference.T @ difference)
+        )
+
+    def _learned(self, inverse: Floats, change: Floats) -> tuple[Floats, Floats]:
+        """What the rows say of each strength, and the energy that it weighs, after a step."""
+        after = self.values + change
+        return len(after) / self.strengths - np.einsum("lii->i", inverse), (after**2).sum(0)
+
+    def _learned_linked(self, inverse: Floats, change: Floats) -> tuple[Floats, Floats]:
+        columns, after, difference = self.values.shape[1], self.values + change, self._difference
+        roughness = difference.T @ difference
+        gained = [np.linalg.inv(self._prior(j)) - inverse[j, :, j, :] for j in range(columns)]
+        learned = [*(np.trace(one) for one in gained), *(np.sum(one * roughness) for one in gained)]
+        return np.array(learned), np.concatenate([(after**2).sum(0), ((difference @ after) ** 2).sum(0)])
 
     def _choose(self, learned: Floats, energy: Floats) -> None:
         """Strengths under which the values at hand are more probable (Wood and Fasiolo 2017), with a hyperprior."""
@@ -209,15 +235,20 @@ class Block:
         self.strengths = np.clip(self.strengths * ratio, _LEAST, _MOST)
 
 
+def shared_block(rows: int) -> Block:
+    """The offset and tilt that all rows share, as a block of one level; hardly drawn to 0."""
+    block = Block.of(np.zeros(rows, np.intp), 1, tilts=True)
+    block.strengths, block.fixed, block.centred = np.full(2, _LEAST), True, False
+    return block
+
+
 class Backfit:
     """Blocks fitted together to rows: the current logit of every row, and steps of one block at a time."""
 
     def __init__(self, rows: Rows, base: Floats) -> None:
         self.rows, self.logit = rows, base.copy()
         self.blocks = list[Block]()
-        self.shared = Block.of(np.zeros(len(base), np.intp), 1, tilts=True)
-        self.shared.strengths = np.full(2, _LEAST)
-        self.shared.fixed, self.shared.centred = True, False
+        self.shared = shared_block(len(base))
 
     def update(self, block: Block, *, choose: bool = True) -> float:
         """One step of a block; the largest change of a value."""

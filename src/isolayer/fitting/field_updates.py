@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.fitting.backfitting import Backfit, Block, Sums, by_level
+from isolayer.fitting.backfitting import Backfit, Block, Sums
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.terms import Term, Terms
 
@@ -77,16 +77,6 @@ def _continued(term: Term, data: Data, kept: float) -> _Continued:
 def _merged(term: Term, block: Block, data: Data, kept: float) -> Term:
     if term.frozen:
         return term
-    size, weight = len(term.cells), data.rows.weight
-    prob = 1 / (1 + np.exp(-np.clip(data.base + data.shift, -40, 40)))
-    count, observed, expected = (
-        kept * before + by_level(block.level, column, size)
-        for before, column in (
-            (term.count, weight),
-            (term.observed, weight * data.rows.label),
-            (term.expected, weight * prob),
-        )
-    )
-    return replace(
-        term, values=block.values, covariance=block.covariance, count=count, observed=observed, expected=expected
-    )
+    new = vars(data.tally(block.level, len(term.cells)))
+    tally = {name: kept * getattr(term, name) + found for name, found in new.items()}
+    return replace(term, values=block.values, covariance=block.covariance, **tally)

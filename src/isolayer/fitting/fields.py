@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
-from isolayer.fitting.backfitting import Backfit, Block, Rows, by_level
+from isolayer.fitting.backfitting import Backfit, Block, Rows
 from isolayer.fitting.categories import Column
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.field_guard import guard, last_curve, left_out
 from isolayer.fitting.field_levels import BINS, Field, fields_of, levels_of
+from isolayer.fitting.field_refit import GUARDED, RowSums, refit, share_for
 from isolayer.fitting.field_search import Added, add_asked, search
 from isolayer.fitting.interactions import View
 from isolayer.fitting.terms import Term, Terms
@@ -29,11 +30,11 @@ Floats = NDArray[np.float64]
 Interactions = Literal["auto"] | int | Sequence[Sequence[str]]
 
 _SWEEPS, _STILL = 12, 0.01  # sweeps of the main effects, and the change that ends them
+_LAST_SWEEPS = 6  # of all terms, while strengths of interactions settle
 _WARM = 2  # sweeps before the strengths are chosen
 _SAMPLE = 100_000  # rows on which the first sweeps run
 _MOST_TERMS = 40  # interactions in all
 _QUANTILES = (0.03, 0.97)  # of the base logit, between which tilts act
-_GUARDED = 30_000  # sets of at most so many rows are guarded by folds
 _ROWS_PER_BIN, _LEAST_BINS = 30, 16  # of a number, where rows are few
 _NARROW = 1e-3  # a range of base logits below this has no tilts
 
@@ -76,8 +77,10 @@ def fit_fields(
     if not outline.fields:
         return outline
     data = data_of(outline, base, label, columns, weight, rate)
-    terms, unseen = _guarded(data, outline, interactions)
-    return replace(terms, last=last_curve(unseen, data, rate))
+    terms = _fit(data, outline, interactions) if structure is None else structure_values(data, outline)
+    if structure is None and len(data) <= GUARDED:
+        terms = terms.kept(guard(data, outline, lambda some: _fit(some, outline, interactions)))
+    return terms if terms.share == 0 else replace(terms, last=last_curve(left_out(data, terms, rate)))
 
 
 def data_of(
@@ -88,17 +91,9 @@ def data_of(
     return Data(rows, base, np.zeros(len(base)) - np.log(rate), levels_of(outline.fields, columns))
 
 
-def _guarded(data: Data, outline: Terms, interactions: Interactions) -> tuple[Terms, Floats]:
-    """The terms of some rows, and the corrected logit of each row as if it had not been fitted."""
-
-    def fit(some: Data) -> Terms:
-        return _refit(some, outline) if outline.terms else _fit(some, outline, interactions)
-
-    terms = fit(data)
-    if len(data) > _GUARDED:
-        return terms, left_out(data, terms)
-    share, step = guard(data, outline, fit)
-    return terms.scaled(share), data.base + share * step
+def structure_values(data: Data, structure: Terms) -> Terms:
+    """The terms of a structure with the values of these rows; frozen ones keep theirs."""
+    return refit(structure, RowSums(data, structure), share=share_for(structure, len(data))).terms
 
 
 def most_terms(interactions: Interactions) -> int:
@@ -139,55 +134,24 @@ def _range(base: Floats, weight: Floats) -> tuple[float, float]:
 
 
 def _fit(data: Data, outline: Terms, interactions: Interactions) -> Terms:
-    """Main effects and interactions of these rows."""
+    """Main effects and interactions of these rows: strengths by sweeps, then all values together."""
     fields = outline.fields
     fit, asked = _main_effects(data, fields), _asked(interactions, fields)
     chosen = add_asked(fit, data, fields, asked) if asked else search(fit, data, fields, most_terms(interactions))
-    for _ in range(_SWEEPS // 2 if chosen else 0):
+    for _ in range(_LAST_SWEEPS if chosen else 0):
         if fit.sweep() < _STILL:
             break
     main = [Added((View(i, np.arange(one.size), one.size),), np.arange(one.size), 0.0) for i, one in enumerate(fields)]
-    terms = tuple(_term(one, block, data) for one, block in zip([*main, *chosen], fit.blocks, strict=True))
-    return replace(outline, terms=terms, shared=_shared(fit))
+    terms = tuple(_term(one, block) for one, block in zip([*main, *chosen], fit.blocks, strict=True))
+    shared = float(fit.shared.values[0, 0]), float(fit.shared.values[0, 1])
+    found = replace(outline, terms=terms, shared=shared)
+    return refit(found, RowSums(data, found)).terms
 
 
-def _refit(data: Data, structure: Terms) -> Terms:
-    """The same terms with values of these rows; frozen ones keep theirs."""
-    fit = Backfit(data.rows, data.base + data.shift)
-    free = [place for place, term in enumerate(structure.terms) if not term.frozen]
-    for term in structure.terms:
-        level, size = term.rows_of(data.levels), len(term.cells)
-        one = structure.fields[term.views[0].field]
-        ordered = len(term.views) == 1 and one.kind == "number"
-        block = (
-            Block.of(level, size, tilts=True, linked=one.linked if ordered else None)
-            if term.values.shape[1] == 2
-            else Block.cells(level, size)
-        )
-        if term.frozen:
-            fit.logit += block.correction(term.values, data.rows.tilt)
-        else:
-            fit.blocks.append(block)
-    _run(fit, warm=_WARM)
-    terms = list(structure.terms)
-    for place, block in zip(free, fit.blocks, strict=True):
-        term = structure.terms[place]
-        terms[place] = _term(Added(term.views, term.cells, term.evidence), block, data)
-    return replace(structure, terms=tuple(terms), shared=_shared(fit))
-
-
-def _shared(fit: Backfit) -> tuple[float, float]:
-    return float(fit.shared.values[0, 0]), float(fit.shared.values[0, 1])
-
-
-def _term(added: Added, block: Block, data: Data) -> Term:
-    size, weight = len(added.cells), data.rows.weight
-    prob = 1 / (1 + np.exp(-np.clip(data.base + data.shift, -40, 40)))
-    count, observed, expected = (
-        by_level(block.level, column, size) for column in (weight, weight * data.rows.label, weight * prob)
-    )
-    cells, values = added.cells.astype(np.int64), block.values
-    return Term(added.views, cells, values, block.covariance, count, observed, expected, added.evidence)
+def _term(added: Added, block: Block) -> Term:
+    cells, nothing = added.cells.astype(np.int64), np.zeros(len(added.cells))
+    told = nothing, nothing, nothing  # counted by the refit
+    return Term(added.views, cells, block.values, block.covariance, *told, added.evidence, strengths=block.strengths)
 
 
 def _blocks(data: Data, fields: Sequence[Field]) -> list[Block]:

@@ -11,7 +11,7 @@ so z never falls while y rises, whatever the fields are. How terms are fitted is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -46,6 +46,8 @@ class Term:
         expected: The same as the base curve predicts it, shape ``[m]``.
         evidence: How much more probable the term makes the labels, in nats.
         frozen: Whether another fit keeps the values.
+        strengths: How strongly values are drawn to 0, each column, then to their neighbours, if levels are linked. They
+            are part of the structure: another fit with it does not choose them again.
     """
 
     views: Candidate
@@ -57,6 +59,7 @@ class Term:
     expected: Floats
     evidence: float = 0.0
     frozen: bool = False
+    strengths: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def fields(self) -> tuple[int, ...]:
@@ -125,6 +128,7 @@ class Terms:
         upper: Base logit at which tilts end.
         shared: Offset and tilt of every row.
         last: Values of the curve over the corrected logit, at the knots of ``LAST_GRID``; None for the identity.
+        share: How much of the terms the guard of small sets left, in [0, 1]; the values have it in them.
     """
 
     fields: tuple[Field, ...]
@@ -133,6 +137,7 @@ class Terms:
     upper: float
     shared: tuple[float, float] = (0.0, 0.0)
     last: Floats | None = None
+    share: float = 1.0
 
     @property
     def width(self) -> float:
@@ -199,10 +204,12 @@ class Terms:
         out = np.where(logit <= left, logit - totals.offset + tilt / 2, np.clip(inner, self.lower, self.upper))
         return np.where(logit > right, logit - totals.offset - tilt / 2, out)
 
-    def scaled(self, factor: float) -> Terms:
-        """The same terms, each value times a factor: how the guard of small sets draws them to the base curve."""
-        terms = tuple(replace(term, values=term.values * factor) for term in self.terms)
-        return replace(self, terms=terms, shared=(self.shared[0] * factor, self.shared[1] * factor))
+    def kept(self, share: float) -> Terms:
+        """A share of these terms, frozen ones aside: how the guard of small sets draws them to the base curve."""
+        factor = share / self.share if self.share > 0 else 0.0
+        terms = tuple(t if t.frozen else replace(t, values=t.values * factor) for t in self.terms)
+        shared = self.shared[0] * factor, self.shared[1] * factor
+        return replace(self, terms=terms, shared=shared, share=share)
 
     def without(self, *names: str | Sequence[str]) -> Terms:
         """The terms but some: a field, with every combination that it is part of, or one combination.

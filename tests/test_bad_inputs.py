@@ -1494,6 +1494,7 @@ INNER = {
     "Curves.evaluate",
     "Curves.refuse_terms",
     "Grid.place",
+    "Histogram.cells_where",
     "Histogram.only_cells",
     "Histogram.parents",
     *(f"debias.{model}.observe" for model in ("AdditiveTower", "Naive", "PAL")),

@@ -61,7 +61,7 @@ def fit(*more, log="day1.parquet"):
 
 def test_fit_prints_its_guesses_on_stderr_and_its_result_on_stdout(folder):
     result = fit("--json")
-    numbers = json.loads(result.stdout)
+    numbers = json.loads(result.stdout)["figures"]
     assert numbers["rows"] == 6000
     assert numbers["contexts"] == 3
     assert numbers["log_loss_after"] < numbers["log_loss_before"]
@@ -156,8 +156,8 @@ def test_sampled_negatives_can_be_fitted_updated_and_checked(folder):
         table = table.filter(pa.array(keep | (table["click"].to_numpy() == 1)))
         pq.write_table(table.append_column("rate", pa.array(np.full(len(table), 0.5))), f"{day}.parquet")
     fit("--negative-rate", "0.5", "--grid=-8,6,0.2")
-    run("check", "day2.parquet", code=1)
-    run("check", "day2.parquet", "--negative-rate", "0.5")
+    run("check", "day2.parquet", "--negative-rate", "1", code=1)
+    run("check", "day2.parquet")  # the rate of the fit
     run("check", "day2.parquet", "--negative-rate", "rate")
     run("update", "sums.parquet", "day2.parquet", "--negative-rate", "rate")
     run(
@@ -374,6 +374,15 @@ def test_compare_shows_the_largest_change_first(folder):
     assert average != sorted(average, reverse=True)  # or the test could not tell the two orders apart
 
 
+def documented(*arguments, code=0):
+    """The document of a command, which is all of its stdout and follows the schema."""
+    document = json.loads(run(*arguments, "--json", code=code).stdout)
+    schema = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert document["version"] == version("isolayer")
+    return document
+
+
 @pytest.mark.parametrize("command", ["check", "check drifted", "compare", "compare --log", "compare moved"])
 def test_the_document_of_a_verdict_is_all_of_stdout_and_follows_its_schema(folder, command):
     fit()
@@ -386,11 +395,24 @@ def test_the_document_of_a_verdict_is_all_of_stdout_and_follows_its_schema(folde
         "compare --log": (["compare", "curves.parquet", "new.parquet", "--log", "day2.parquet"], 1),
         "compare moved": (["compare", "curves.parquet", "new.parquet", "--most", "0.01"], 1),
     }[command]
-    document = json.loads(run(*arguments, "--json", code=code).stdout)
-    schema = json.loads((ROOT / "docs" / "verdict.schema.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(document)
+    document = documented(*arguments, code=code)
     assert document["holds"] == (code == 0)
-    assert document["version"] == version("isolayer")
+    assert document["settings"]["top"] == 15
+
+
+def test_commands_that_do_not_judge_print_a_document_too(folder):
+    first = documented("fit", "day1.parquet", "--contexts", "device", "--sums", "sums.parquet")
+    assert first["settings"] | {"contexts": ["device"], "out": "curves.parquet", "weight": None} == first["settings"]
+    for arguments in (
+        ("report", "day2.parquet"),
+        ("apply", "day2.parquet"),
+        ("export", "curves.parquet"),
+        ("export", "curves.parquet", "--out", "curves.onnx"),
+        ("update", "sums.parquet", "day2.parquet"),
+        ("show", "curves.parquet"),
+        ("show", "sums.parquet"),
+    ):
+        assert documented(*arguments)["command"] == arguments[0]
 
 
 def test_the_schema_knows_a_wrong_document():
@@ -401,8 +423,8 @@ def test_the_schema_knows_a_wrong_document():
 
 
 def test_fit_and_export_count_the_same_contexts_and_curves(folder):
-    numbers = json.loads(run("fit", "day1.parquet", "--contexts", "device,day", "--json").stdout)
-    exported = json.loads(run("export", "curves.parquet", "--out", "curves.sql", "--json").stdout)
+    numbers = json.loads(run("fit", "day1.parquet", "--contexts", "device,day", "--json").stdout)["figures"]
+    exported = json.loads(run("export", "curves.parquet", "--out", "curves.sql", "--json").stdout)["figures"]
     assert (numbers["contexts"], numbers["curves"]) == (exported["contexts"], exported["curves"]) == (9, 13)
 
 
@@ -434,19 +456,19 @@ def test_report_writes_a_page(folder):
 
 
 def test_simulate_diagnose_and_train(folder):
-    numbers = json.loads(run("simulate", "--sessions", "600", "--out", "log.parquet", "--json").stdout)
+    numbers = documented("simulate", "--sessions", "600", "--out", "log.parquet")["figures"]
     assert numbers["rows"] == 6000
     assert "grade" not in pq.read_schema("log.parquet").names
     run("simulate", "--sessions", "10", "--truth", "--out", "truth.parquet")
     assert "grade" in pq.read_schema("truth.parquet").names
     assert "were shown at more than one position" in run("diagnose", "log.parquet", "--label", "click").stdout
-    run("diagnose", "log.parquet", "--label", "click", "--features", "feature_*", "--json")
-    numbers = json.loads(
-        run(
-            *("train", "log.parquet", "--features", "feature_*", "--contexts", "position:10,device:3"),
-            *("--epochs", "1", "--hidden", "8", "--out", "model", "--json"),
-        ).stdout.splitlines()[-1]
-    )
+    found = documented("diagnose", "log.parquet", "--label", "click", "--features", "feature_*")["figures"]
+    assert {"estimable", "effect"} <= found.keys()
+    numbers = documented(
+        *("train", "log.parquet", "--features", "feature_*", "--contexts", "position:10,device:3"),
+        *("--epochs", "1", "--hidden", "8", "--out", "model"),
+    )["figures"]
+    assert documented("score", "log.parquet")["figures"]["rows"] == 6000
     assert numbers["held_out_loss"] > 0
     assert Path(numbers["serving"]).exists()
     assert Curves.load("model/curves.parquet").contexts[0] == "task"
@@ -568,7 +590,9 @@ def test_the_installed_command_answers():
 def test_nothing_but_the_result_is_printed_at_the_end(folder):
     command = [sys.executable, "-m", "isolayer", "fit", "day1.parquet", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(result.stdout)["rows"] == 6000
+    document = json.loads(result.stdout)
+    assert document["figures"]["rows"] == 6000
+    assert document["notes"] == result.stderr.splitlines()
     assert all(line.startswith("guessed: ") for line in result.stderr.splitlines()), result.stderr
 
 

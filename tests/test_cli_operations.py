@@ -118,10 +118,10 @@ def test_rows_without_a_probability_are_a_mistake_unless_allowed(folder):
     fit()
     with_scores("holes.parquet", None, float("nan"), 1.5)
     refused("^log: .*'prob', got 3 of 6000 rows without a probability", "apply", "holes.parquet", "--out", "x.parquet")
-    told = json.loads(run("apply", "holes.parquet", "--out", "x.parquet", "--allow-nulls", "--json").stdout)
+    told = json.loads(run("apply", "holes.parquet", "--out", "x.parquet", "--allow-nulls", "--json").stdout)["figures"]
     assert (told["rows"], told["nulls"]) == (6000, 3)
     assert pq.read_table("x.parquet")["calibrated_prob"].null_count == 3
-    assert json.loads(run("apply", "day2.parquet", "--json").stdout)["nulls"] == 0
+    assert json.loads(run("apply", "day2.parquet", "--json").stdout)["figures"]["nulls"] == 0
 
 
 def content(path):
@@ -168,7 +168,7 @@ def test_a_name_that_says_no_format_is_refused(folder, out):
 
 
 def shown(path):
-    return json.loads(run("show", path, "--json").stdout)
+    return json.loads(run("show", path, "--json").stdout)["figures"]
 
 
 def test_show_prints_what_the_calibrator_remembers(folder):

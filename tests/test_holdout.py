@@ -118,7 +118,9 @@ def test_held_out_rows_and_fitted_rows_are_all_rows_once(more):
 
 @pytest.mark.parametrize("more", [(), ("--cluster", "user"), ("--date", "when")], ids=str)
 def test_fit_judges_on_what_it_left_out(folder, more):
-    numbers = json.loads(run("fit", "day1.parquet", "--contexts", "device", "--holdout", "0.2", *more, "--json").stdout)
+    numbers = json.loads(
+        run("fit", "day1.parquet", "--contexts", "device", "--holdout", "0.2", *more, "--json").stdout
+    )["figures"]
     assert numbers["rows"] + numbers["held_out_rows"] == 5000
     assert numbers["held_out_verdict"] == "calibration helps"
     assert numbers["held_out_change_from"] < numbers["held_out_change_to"] < 0

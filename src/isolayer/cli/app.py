@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from isolayer.cli.calibration import apply, export, fit, update
+from isolayer.cli.calibration import apply, fit, update
 from isolayer.cli.debiasing import demo, diagnose, simulate, train
+from isolayer.cli.document import recorded
+from isolayer.cli.exporting import export
 from isolayer.cli.scoring import score
 from isolayer.cli.showing import show
 from isolayer.cli.verdicts import check, compare, report
@@ -29,4 +31,4 @@ COMMANDS = (
     *(fit, report, apply, export, check, update, compare, show),
 )
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command()(recorded(_command))

@@ -1,23 +1,24 @@
-"""Commands that make and use calibrators: fit, update, apply, export."""
+"""Commands that make and use calibrators: fit, update, apply."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
+from isolayer.cli.days import Id, first_files, refuse_empty, with_day, without_day
 from isolayer.cli.fields import field_options, terms_figures, with_terms
 from isolayer.cli.files import check_output, save_all
 from isolayer.cli.holdout import Part
-from isolayer.cli.logs import Json, Log, read
+from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import note, show
-from isolayer.cli.provenance import Id, days_with, days_without, ids_of, remembered
-from isolayer.cli.rows import check_format, counts, write
+from isolayer.cli.provenance import as_fitted, clusters_as_fitted, period_of, remembered
+from isolayer.cli.rows import check_rows_output, counts, write
 from isolayer.cli.sums import (
     BadRows,
     Contexts,
@@ -36,13 +37,12 @@ from isolayer.cli.sums import (
     load,
     noted,
     quality,
-    sizes,
 )
 from isolayer.curves.curves import Curves
 from isolayer.curves.summary import falling
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
-from isolayer.storage import locked, whole_file
+from isolayer.storage import locked
 
 
 def fit(
@@ -100,12 +100,12 @@ def fit(
 
     files = {"--out": out} if sums is None else {"--out": out, "--sums": sums}
     for option, path in files.items():
-        check_output(path, option, log)
+        check_output(path, option, *log)
     if sums is not None and sums.resolve() == out.resolve():
         raise InputError(f"--sums: expected another file than --out, got {str(sums)!r} for both; rename one")
     table = read(log)
     by = distinct(names(contexts, table.columns), "--contexts")
-    rows = Rows(log, table, score, label, weight, scale, negative_rate, on_bad_rows, missing, weight_kind)
+    rows = Rows(name_of(log), table, score, label, weight, scale, negative_rate, on_bad_rows, missing, weight_kind)
     rows = replace(rows, grid=grid_of(grid))
     if fields and holdout is not None:
         raise InputError(
@@ -113,8 +113,12 @@ def fit(
             "by `isolayer report` on a later log"
         )
     part = None if holdout is None else Part.of(rows, holdout, cluster, date)
-    histogram, used = histogram_of_log(rows if part is None else replace(rows, table=part.fitted), by)
+    fitted = table if part is None else part.fitted
+    histogram, used = histogram_of_log(replace(rows, table=fitted), by)
     _refuse_one_class(histogram)
+    facts: dict[str, Any] = {"files": first_files(log), "holdout": None if part is None else part.rule}
+    facts |= {"cluster": cluster, "date": date, "period": period_of(fitted, date)}
+    histogram = remembered(histogram, **facts)
     kind = histogram.source["weight_kind"]
     calibrator = IsotonicCalibrator(by, scale=used, weight_kind=kind, monotone=monotone)
     with noted():
@@ -122,8 +126,7 @@ def fit(
     _note_fall(curves)
     base, crossed = curves, field_options(fields, exclude, list(table.columns), histogram, by)
     if crossed:
-        curves = with_terms(curves, table if part is None else part.fitted, histogram, crossed, missing)
-    curves = remembered(curves, files=ids_of(log), holdout=None if part is None else part.rule)
+        curves = with_terms(curves, fitted, histogram, crossed, missing)
     judged = {} if part is None else part.judged(rows, curves)
     figures = {**quality(base, histogram), **terms_figures(curves), **judged, "written": out}
     save_all(dict(zip(files.values(), (curves, histogram), strict=False)))
@@ -134,7 +137,10 @@ def apply(
     log: Log,
     curves: CurvesFile = Path("curves.parquet"),
     out: Annotated[
-        Path, typer.Option(help="Where to write the rows: a name ending in .parquet, .csv, .csv.gz or .ndjson.")
+        Path,
+        typer.Option(
+            help="Where to write the rows: a name ending in .parquet, .csv, .csv.gz or .ndjson; - prints them as CSV."
+        ),
     ] = Path("calibrated.parquet"),
     score: Score = None,
     column_name: Annotated[str, typer.Option("--column", help="Name of the new column.")] = "calibrated_prob",
@@ -150,11 +156,10 @@ def apply(
 
     Example: isolayer apply 'today/*.parquet' --curves curves.parquet --score prob --out calibrated.parquet
     """
-    check_output(out, "--out", log, curves)
-    check_format(out)
+    check_rows_output(out, json, *log, curves)
     table, fitted = read(log), load(curves)
     given = fitted_column(score, "--score", fitted.score_name, table.columns)
-    name = column(given, "--score", SCORES, table.columns, log)
+    name = column(given, "--score", SCORES, table.columns, name_of(log))
     rows = fitted.apply_table(table, score=name, prob=column_name)
     count, nulls = counts(rows, column_name)
     if nulls and not allow_nulls:
@@ -163,12 +168,14 @@ def apply(
             "correct them, or write them with a null by --allow-nulls"
         )
     write(rows, out)
+    if str(out) == "-":
+        return
     show({"rows": count, "nulls": nulls, "column": column_name, "written": out}, as_json=json)
 
 
 def update(
     sums: Annotated[Path, typer.Argument(help="Sums of the days so far, as `fit --sums` wrote them.")],
-    log: Annotated[str, typer.Argument(help="The new day's log.")],
+    log: Annotated[list[str], typer.Argument(help="The new day's log: one or several files.")],
     curves: CurvesFile = Path("curves.parquet"),
     score: Score = None,
     label: Label = None,
@@ -176,7 +183,11 @@ def update(
     negative_rate: Rate = None,
     keep: Annotated[float, typer.Option(help="Weight of the days so far, in (0, 1]: 0.5 counts them half.")] = 1.0,
     remove: Annotated[bool, typer.Option("--remove", help="Take the day out again instead.")] = False,
+    replace_day: Annotated[
+        bool, typer.Option("--replace", help="A day that is held already is replaced: the latest of the same --id.")
+    ] = False,
     day_id: Id = None,
+    date: Date = None,
     on_bad_rows: BadRows = "error",
     missing: Missing = "error",
     json: Json = False,
@@ -184,80 +195,57 @@ def update(
     """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.
 
     Both files, the sums and the calibrator, are replaced together; if something is wrong, neither is. Two updates of
-    the same files wait for each other. Give the day the same --weight and --negative-rate as the days before.
+    the same files wait for each other. Columns and the share of negatives are those of the fit.
 
-    A day is added once: the calibrator remembers the content of its files, and the --id if there is one, and refuses
-    the day with code 2 if it comes again, so that a job can be repeated. A day without usable rows is refused too.
+    A day is added once: the sums remember the content of its files, and the --id if there is one, and the day is
+    refused with code 2 if it comes again, so that a job can be repeated. With --replace it is not refused: the latest
+    14 days that --id named can be replaced by other rows, with the weight that the day has by now; a day without a
+    name, known by its content, stays as it is. A day without usable rows is refused.
 
-    Example: isolayer update sums.parquet today.parquet --curves curves.parquet --keep 0.9
+    Example: isolayer update sums.parquet today.parquet --id 2026-11-16 --replace --keep 0.9
     """
-    from isolayer.calibrator import IsotonicCalibrator
-
     if not 0 < keep <= 1:
         raise InputError(f"--keep: expected a share in (0, 1], got {keep}; 1 keeps the days so far, 0.5 forgets half")
     if day_id == "":
         raise InputError("--id: expected a name, got ''; give the day, such as 2026-11-16, or leave out --id")
+    if remove and replace_day:
+        raise InputError("--replace: expected --replace or --remove, got both; choose one")
     for path, option in ((sums, "SUMS"), (curves, "--curves")):
-        check_output(path, option, log)
+        check_output(path, option, *log)
     table = read(log)
     with locked(sums, curves):
         old, before = Histogram.load(sums), load(curves)
         _refuse_strangers(old, before, curves)
         before.check_sums(old)
         before.refuse_terms("update")
-        days = (days_without if remove else days_with)(before, log, day_id)
-        kind = old.source.get("weight_kind", "frequency")
-        score = fitted_column(score, "--score", before.score_name, table.columns)
-        label = fitted_column(label, "--label", before.label_name, table.columns)
-        day, _ = histogram_of_log(
-            Rows(
-                log, table, score, label, weight, before.scale, negative_rate, on_bad_rows, missing, kind, grid=old.grid
-            ),
-            old.contexts,
-        )
-        if day.rows == 0:
-            raise InputError(f"log: expected usable rows, got none in {log!r}; check that the day was written")
-        kept = old if keep == 1 else old.scaled(keep)
-        total = kept.subtract(day) if remove else kept.merge(day)
-        calibrator = IsotonicCalibrator(old.contexts, scale=before.scale, weight_kind=kind, monotone=before.monotone)
-        with noted():
-            fitted = calibrator.fit_histogram(total).curves_
-        fitted = remembered(fitted, files=days)
+        rows = Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows, missing)
+        day, _ = histogram_of_log(as_fitted(rows, before), old.contexts)
+        refuse_empty(day, log)
+        _, days = clusters_as_fitted(None, date, before, table.columns)
+        day = remembered(day, period=period_of(table, days))
+        if remove:
+            total: Histogram | None = without_day(old if keep == 1 else old.scaled(keep), day, log, day_id)
+        else:
+            total = with_day(old, day, log, day_id, keep=keep, replaced=replace_day)
+        fitted = before if total is None else _refitted(total, before)
         change = float(np.max(before.compare(fitted)["largest"]))
-        figures = {**quality(fitted, total), "largest_change": change, "written": curves}
-        save_all({sums: total, curves: fitted})
+        figures = {**quality(fitted, total or old), "largest_change": change, "written": curves}
+        if total is None:
+            note("the sums hold these files already: nothing was replaced")
+        else:
+            save_all({sums: total, curves: fitted})
     _note_fall(fitted)
     show(figures, as_json=json)
 
 
-def export(
-    curves: Annotated[Path, typer.Argument(help="The calibrator, as `fit` wrote it.")],
-    out: Annotated[str, typer.Option(help="Where to write it: .onnx, .sql or .parquet; - prints SQL.")] = "-",
-    dialect: Annotated[
-        str, typer.Option(help="SQL dialect: duckdb, spark, bigquery, snowflake, trino, postgres.")
-    ] = "duckdb",
-    json: Json = False,
-) -> None:
-    """Write a calibrator as ONNX, as one SQL statement or as Parquet.
+def _refitted(total: Histogram, before: Curves) -> Curves:
+    """The calibrator of sums, fitted as the one before."""
+    from isolayer.calibrator import IsotonicCalibrator
 
-    Example: isolayer export curves.parquet --out curves.onnx
-    """
-    fitted, kind = load(curves, "curves"), Path(out).suffix
-    if out == "-":
-        print(fitted.to_sql(dialect, score=fitted.score_name or "score"))
-        return
-    if kind not in (".onnx", ".sql", ".parquet"):
-        raise InputError(f"--out: expected a name ending in .onnx, .sql or .parquet, got {out!r}; rename it")
-    check_output(Path(out), "--out", curves)
-    if kind == ".onnx":
-        fitted.to_onnx(out)
-    elif kind == ".sql":
-        statement = fitted.to_sql(dialect, score=fitted.score_name or "score") + "\n"
-        with whole_file(out) as part:
-            part.write_text(statement)
-    else:
-        fitted.save(out)
-    show({**sizes(fitted), "written": out}, as_json=json)
+    kind = total.source.get("weight_kind", "frequency")
+    calibrator = IsotonicCalibrator(total.contexts, scale=before.scale, weight_kind=kind, monotone=before.monotone)
+    with noted():
+        return calibrator.fit_histogram(total).curves_
 
 
 def _note_fall(curves: Curves) -> None:

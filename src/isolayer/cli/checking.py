@@ -30,7 +30,6 @@ def judgement_of(result: Check, settings: dict[str, Any], most: int | None, in_s
     listed = order[: MOST_INTERVALS if most is None else most + 1]
     holds = result.holds
     return Judgement(
-        command="check",
         holds=holds,
         verdict="drifted" if not holds else "in sample" if in_sample else "holds",
         reasons=_verdict(result, in_sample),

@@ -44,18 +44,31 @@ def column(given: str | None, option: str, usual: Sequence[str], columns: Sequen
     raise InputError(f"{option}: expected one obvious column, got {got}; {_remedy(option, found, columns, log)}")
 
 
-def fitted_column(given: str | None, option: str, fitted: str | None, columns: Sequence[str]) -> str | None:
+def fitted_column(
+    given: str | None, option: str, fitted: str | None, columns: Sequence[str], *, optional: bool = False
+) -> str | None:
     """The column an option names, or else the one that the calibrator was fitted on, if it knows.
+
+    Args:
+        given: What was typed; an empty text means no column, where that is possible.
+        option: The option.
+        fitted: The column of the fit.
+        columns: Those of the log.
+        optional: Whether there may be none.
 
     >>> fitted_column(None, "--score", "model_prob", ["score", "model_prob"])
     'model_prob'
+    >>> fitted_column("", "--weight", "rows", ["score"], optional=True)
     """
+    if optional and given == "":
+        return None
     if given is not None or fitted is None:
         return given
     if fitted not in columns:
         raise InputError(
             f"{option}: expected the column that was fitted, {fitted!r}, got a log with {', '.join(columns)}; name the "
             f"column that holds the same: {option} {columns[0] if columns else 'NAME'}"
+            + (f", or {option} '' for none" if optional else "")
         )
     return fitted
 

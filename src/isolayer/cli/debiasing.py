@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +23,13 @@ from isolayer.storage import whole_file
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("demo"),
     quick: Annotated[bool, typer.Option("--quick", help="A smaller log.")] = False,
+    json: Json = False,
 ) -> None:
     """See everything work in minutes. Simulates a feed, debiases a ranker, calibrates it, exports it, reports it.
 
     Example: isolayer demo
     """
-    need("isolayer.cli.demonstration").run(out, quick=quick)
+    need("isolayer.cli.demonstration").run(out, quick=quick, as_json=json)
 
 
 def simulate(
@@ -176,7 +179,9 @@ def train(
     model = heads.DualHead(backbone, width=widths[-1], tasks=labels, contexts=sizes, anchor=anchor, **factors)
     fit = training.Fit(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
     asked = {"features": columns, "tasks": labels, "contexts": list(sizes)}
-    _show_trained(training.train(model, logs, **asked, folder=out, fit=fit, start=start), logs[0], as_json=json)
+    with redirect_stdout(sys.stderr):  # Lightning draws its progress there
+        trained = training.train(model, logs, **asked, folder=out, fit=fit, start=start)
+    _show_trained(trained, logs[0], as_json=json)
 
 
 def _show_trained(trained: Any, log: Path, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 
 from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
+from isolayer.cli.output import show
 from isolayer.debias import DualHead, Naive, PositionDropout
 from isolayer.report import write
 from isolayer.simulate import debias_feed
@@ -27,12 +28,13 @@ CONTEXTS = {"position": 10, "device": 3}
 WIDTH = 32
 
 
-def run(folder: str | Path = "demo", *, quick: bool = False) -> dict[str, Any]:
+def run(folder: str | Path = "demo", *, quick: bool = False, as_json: bool = False) -> dict[str, Any]:
     """Run the demonstration and write it into a folder.
 
     Args:
         folder: Where everything is written; made if it is not there.
         quick: Use a tenth of the rows.
+        as_json: Print the JSON document of the command instead of words.
 
     Returns:
         The figures that are printed.
@@ -60,7 +62,10 @@ def run(folder: str | Path = "demo", *, quick: bool = False) -> dict[str, Any]:
     today = _scored(test_log, served["click_prob"])
     write(folder / "report.html", today, calibrator.curves_, score="prob", label="click", title="A calibrated feed")
     figures = {"ndcg": ndcg, **before_and_after(calibrator, today)}
-    tell(figures, folder)
+    if as_json:
+        show(figures, as_json=True)
+    else:
+        tell(figures, folder)
     return figures
 
 

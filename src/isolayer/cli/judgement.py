@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from isolayer.cli.output import note, plain, show_table
+from isolayer.cli.document import document, plain
+from isolayer.cli.output import note, show_table
 from isolayer.curves.verified_file import library_version
 
 
@@ -18,7 +19,6 @@ class Judgement:
     """A verdict of a command.
 
     Args:
-        command: The command.
         holds: Whether what was asked holds; if not, the command ends with code 1.
         verdict: The verdict in one word.
         reasons: Why, in sentences; at least one where it does not hold.
@@ -28,7 +28,6 @@ class Judgement:
         settings: The options, as they were used.
     """
 
-    command: str
     holds: bool
     verdict: str
     reasons: Sequence[str]
@@ -39,18 +38,15 @@ class Judgement:
 
     def document(self) -> dict[str, Any]:
         """The JSON document; its schema is ``docs/verdict.schema.json``."""
-        rows = zip(*self.entries.values(), strict=True)
-        return {
-            "command": self.command,
-            "version": library_version(),
-            "verdict": self.verdict,
-            "holds": self.holds,
-            "reasons": list(self.reasons),
-            "notes": list(self.notes),
-            "figures": plain(dict(self.figures)),
-            "entries": [plain(dict(zip(self.entries, row, strict=True))) for row in rows],
-            "settings": plain(dict(self.settings)),
-        }
+        return document(
+            self.figures,
+            verdict=self.verdict,
+            holds=self.holds,
+            reasons=self.reasons,
+            notes=self.notes,
+            entries=self.entries,
+            settings=self.settings,
+        )
 
     def row(self) -> dict[str, Any]:
         """The verdict and its figures as one row of a history."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import glob
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -13,35 +15,70 @@ import typer
 from isolayer.errors import InputError
 
 Log = Annotated[
-    str, typer.Argument(help="Parquet, CSV or NDJSON: a path, a glob, an s3:// address, or - for standard input.")
+    list[str],
+    typer.Argument(
+        help="Parquet, CSV or NDJSON, compressed by gzip or not: paths, globs, a folder, an s3:// address, or - for "
+        "standard input."
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def read(log: str) -> Any:
+def name_of(log: Sequence[str]) -> str:
+    """The files of a log as they were typed."""
+    return " ".join(log)
+
+
+def read(log: Sequence[str]) -> Any:
     """The log as a table in DuckDB; no rows are read before they are asked for.
 
     A path that exists is taken literally, even if it could be read as a glob. Pipes, such as a shell's ``<(zcat
     log.csv.gz)``, are read into memory, as standard input is.
 
-    >>> read("nowhere.csv")
+    Args:
+        log: What was typed: paths, globs, folders and addresses of one format, or one pipe.
+
+    >>> read(["nowhere.csv"])
     Traceback (most recent call last):
         ...
     isolayer.errors.InputError: log: expected a file at 'nowhere.csv', got none; check the path
     """
+    if len(log) == 1 and (stream := _stream(log[0])) is not None:
+        with stream as (pipe, name):
+            return _in_memory(pipe, name)
+    patterns = [_pattern(one) for one in log]
+    kinds = {_kind(one.split("?")[0] if "://" in one else one) for one in log}
+    if len(kinds) > 1:
+        listed = ", ".join(sorted(kind or "a folder" for kind in kinds))
+        raise InputError(f"log: expected files of one format, got {listed}; give them one after the other")
+    return _table(patterns, kinds.pop())
+
+
+def _pattern(one: str) -> str:
+    """A file among others as DuckDB must be given it."""
     from isolayer.tables.sources import pattern_of
 
-    if log == "-":
-        return _in_memory(sys.stdin.buffer, "standard input")
-    if "://" in log:
-        return _table(log, _kind(log.split("?")[0]))
-    path = Path(log)
-    if path.exists() and not path.is_file() and not path.is_dir():
-        if not (path.is_fifo() or path.resolve() == Path("/dev/stdin").resolve()):
-            raise InputError(f"log: expected a file, a folder or a pipe, got the device {log!r}; name a file")
-        with path.open("rb") as pipe:
-            return _in_memory(pipe, f"the pipe {log}")
-    return _table(pattern_of(log, "log"), _kind(log))
+    if one == "-" or (Path(one).exists() and not Path(one).is_file() and not Path(one).is_dir()):
+        raise InputError(f"log: expected files where there are several, got {one!r}; write it to a file first")
+    return pattern_of(one, "log")
+
+
+def _stream(one: str) -> AbstractContextManager[tuple[BinaryIO, str]] | None:
+    """Standard input or a pipe, to be read once, and what it is called; None for files."""
+    path = Path(one)
+    if one == "-":
+        return nullcontext((sys.stdin.buffer, "standard input"))
+    if "://" in one or not path.exists() or path.is_file() or path.is_dir():
+        return None
+    if not (path.is_fifo() or path.resolve() == Path("/dev/stdin").resolve()):
+        raise InputError(f"log: expected a file, a folder or a pipe, got the device {one!r}; name a file")
+    return _opened(path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
+    with path.open("rb") as pipe:
+        yield pipe, f"the pipe {path}"
 
 
 def _kind(name: str) -> str:
@@ -53,14 +90,14 @@ def _kind(name: str) -> str:
     return Path(name.lower().removesuffix(".gz")).suffix
 
 
-def _table(pattern: str, kind: str) -> Any:
+def _table(patterns: list[str], kind: str) -> Any:
     from isolayer.tables.sources import engine, read_parquet
 
     if kind in (".csv", ".tsv"):
-        return engine().read_csv(pattern)
+        return engine().read_csv(patterns)
     if kind in (".json", ".ndjson", ".jsonl"):
-        return engine().read_json(pattern)
-    return read_parquet(pattern)
+        return engine().read_json(patterns)
+    return read_parquet(patterns)
 
 
 def _in_memory(stream: BinaryIO, name: str) -> Any:
@@ -74,5 +111,5 @@ def _in_memory(stream: BinaryIO, name: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:  # DuckDB reads files; this one must not stay
         file = Path(folder) / f"stdin{kind}"
         file.write_bytes(data)
-        rows = _table(glob.escape(str(file)), kind).to_pyarrow()
+        rows = _table([glob.escape(str(file))], kind).to_pyarrow()
     return ibis.memtable(rows)

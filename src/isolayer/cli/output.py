@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,24 +24,26 @@ from rich.table import Table
 from rich.text import Text
 
 from isolayer.cli import visible
+from isolayer.cli.document import document, plain, running
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr.
+    """A line for people, on stderr; the JSON document of the command repeats it.
 
     >>> note("guessed: --label click")
     """
+    running().notes.append(text)
     Console(stderr=True, highlight=False, soft_wrap=True).print(visible(text), markup=False)
 
 
 def show(numbers: dict[str, Any], *, as_json: bool) -> None:
-    """Named figures, one per line, or a JSON object.
+    """Named figures, one per line, or the JSON document of the command.
 
-    >>> show({"rows": 3}, as_json=True)
-    {"rows": 3}
+    >>> show({"rows": 3}, as_json=False)
+    rows  3
     """
     if as_json:
-        print(json.dumps(plain(numbers)))
+        print(json.dumps(document(numbers)))
         return
     width = max(len(name) for name in numbers)
     for name, value in numbers.items():
@@ -90,23 +91,6 @@ def text(value: Any) -> str:
         number = float(value)
         return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
     return visible(str(value))
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON knows.
-
-    >>> plain({"a": np.float64(1.5), "b": [np.int64(2)], "c": float("nan")})
-    {'a': 1.5, 'b': [2], 'c': None}
-    """
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [plain(one) for one in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
 
 
 class _TimeLeft(TimeRemainingColumn):

@@ -32,7 +32,6 @@ def release_judgement(
     notes = [INDEPENDENT] if found is not None and found.clusters is None else []
     notes += [IN_SAMPLE] if in_sample else []
     return Judgement(
-        command="compare",
         holds=not (worse or moved),
         verdict=verdict,
         reasons=reasons,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from isolayer.cli.files import check_output
 from isolayer.errors import InputError
 from isolayer.storage import whole_file
 
@@ -31,6 +35,15 @@ def check_format(out: Path) -> str:
     raise InputError(f"--out: expected a name ending in one of {endings}, got {str(out)!r}; rename it")
 
 
+def check_rows_output(out: Path, as_json: bool, *inputs: str | Path) -> None:
+    """Raise unless rows can be written there: to a file of a known format, or to standard output by itself."""
+    if str(out) != "-":
+        check_output(out, "--out", *inputs)
+        check_format(out)
+    elif as_json:
+        raise InputError("--json: expected a file in --out, since - prints the rows, got both; choose one")
+
+
 def counts(rows: Any, column: str) -> tuple[int, int]:
     """Number of rows of a table, and of those that have no number in a column."""
     missing = rows[column].isnull() | rows[column].isnan()
@@ -39,13 +52,21 @@ def counts(rows: Any, column: str) -> tuple[int, int]:
 
 
 def write(rows: Any, out: Path) -> None:
-    """Write a table of the embedded DuckDB to a file, whole or not at all.
+    """Write a table of the embedded DuckDB to a file, whole or not at all, or as CSV to standard output.
 
     Rows in memory, such as those of a pipe, are there by name once :func:`counts` has asked about them.
     """
     from isolayer.tables.sources import backend_of
 
-    options, backend = check_format(out), backend_of(rows)
+    backend = backend_of(rows)
+    if str(out) == "-":
+        with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:
+            write(rows, Path(folder) / "rows.csv")
+            with (Path(folder) / "rows.csv").open("rb") as file:
+                sys.stdout.flush()
+                shutil.copyfileobj(file, sys.stdout.buffer)
+        return
+    options = check_format(out)
     with whole_file(out) as part:
         name = str(part).replace("'", "''")
         backend.raw_sql(f"COPY ({backend.compile(rows)}) TO '{name}' ({options})")

@@ -11,7 +11,7 @@ import typer
 
 from isolayer.cli.columns import matching, next_step, refuse_text
 from isolayer.cli.files import check_output
-from isolayer.cli.logs import Json, Log, read
+from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import note, show
 from isolayer.errors import InputError, need
 from isolayer.storage import read_once, read_set, whole_file
@@ -38,7 +38,7 @@ def score(
 
     Example: isolayer score log.parquet --model model/serving.onnx --out scored.parquet
     """
-    check_output(out, "--out", log, model)
+    check_output(out, "--out", *log, model)
     table, session = read(log), _session(model)
     known = _known_columns(session, model)
     columns = _model_features(known, features, list(table.columns))
@@ -47,7 +47,7 @@ def score(
         refuse_text(table, columns)
     rows = table.to_pyarrow()
     if not len(rows):
-        raise InputError(f"log: expected at least one row, got none in {log!r}; check what wrote it")
+        raise InputError(f"log: expected at least one row, got none in {name_of(log)!r}; check what wrote it")
     matrix = _matrix(rows, known)
     _compare_means(matrix, known)
     answers = [session.run(None, {"features": matrix[at : at + BATCH]}) for at in range(0, len(matrix), BATCH)]

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from isolayer.cli.days import names_and_files
+from isolayer.cli.document import plain
 from isolayer.cli.logs import Json
-from isolayer.cli.output import plain
 from isolayer.cli.output import show as show_figures
-from isolayer.cli.provenance import files_and_names
 from isolayer.curves.curves import Curves
 from isolayer.curves.verified_file import read_verified
 from isolayer.fitting.histogram import Histogram
@@ -24,8 +24,9 @@ def show(
     """Show what a calibrator, or a file of sums, was made from and how.
 
     The columns it was read from, the scale of the scores, the share of negatives that was kept, the grid of knots, the
-    number of rows and curves, how many files and which named days a calibrator holds, the version of isolayer that
-    wrote it, and its settings. --json lists the files too, each by its size and a digest of its content.
+    number of rows and curves, the first and the last day by the column of --date, how many files and which named days
+    it holds, the version of isolayer that wrote it, and its settings. --json lists the files too, each by its size and
+    a digest of its content.
 
     Example: isolayer show curves.parquet
     """
@@ -38,7 +39,6 @@ def show(
 
 
 def _of_curves(curves: Curves) -> dict[str, Any]:
-    files, days = files_and_names(curves)
     names = {"score": curves.score_name, "label": curves.label_name}
     return {
         **_columns({**curves.source, **names, "scale": curves.scale}, curves.contexts),
@@ -48,8 +48,7 @@ def _of_curves(curves: Curves) -> dict[str, Any]:
         "curves": len(curves.values),
         "monotone": curves.monotone,
         "extrapolation": curves.extrapolation,
-        "files": files,
-        "days": days,
+        **_days(curves.source),
         "holdout": curves.source.get("holdout"),
         "settings": dict(curves.settings),
     }
@@ -57,7 +56,8 @@ def _of_curves(curves: Curves) -> dict[str, Any]:
 
 def _of_sums(sums: Histogram) -> dict[str, Any]:
     columns = _columns(sums.source, sums.contexts)
-    return {**columns, "grid": _grid(sums), "rows": sums.rows, "weight_of_rows": float(sums.weight.sum())}
+    figures = {"grid": _grid(sums), "rows": sums.rows, "weight_of_rows": float(sums.weight.sum())}
+    return {**columns, **figures, **_days(sums.source)}
 
 
 def _columns(source: Any, contexts: tuple[str, ...]) -> dict[str, Any]:
@@ -68,7 +68,15 @@ def _columns(source: Any, contexts: tuple[str, ...]) -> dict[str, Any]:
         "contexts": list(contexts),
         "scale": source.get("scale"),
         "negative_rate": source.get("negative_rate"),
+        "date": source.get("date"),
+        "cluster": source.get("cluster"),
     }
+
+
+def _days(source: Any) -> dict[str, Any]:
+    """Which rows they were."""
+    names, files = names_and_files(source)
+    return {"period": source.get("period"), "files": files, "days": names}
 
 
 def _grid(fitted: Curves | Histogram) -> dict[str, float]:
@@ -81,5 +89,7 @@ def _text(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return json_text.dumps(plain(value))
     if isinstance(value, list):
+        if name == "period":
+            return " to ".join(map(str, value))
         return len(value) if name == "files" else ", ".join(map(str, value)) or None
     return value

@@ -11,15 +11,14 @@ import typer
 
 from isolayer.cli.checking import judgement_of
 from isolayer.cli.clusters import Cluster, Date, latest_day, with_clusters
-from isolayer.cli.columns import LABELS, SCORES, column, fitted_column
+from isolayer.cli.columns import LABELS, SCORES, column
 from isolayer.cli.files import check_output
 from isolayer.cli.judgement import pronounce
-from isolayer.cli.logs import Json, Log, read
+from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import show
-from isolayer.cli.provenance import HeldOut, fitted_on, judged_rows
+from isolayer.cli.provenance import HeldOut, as_fitted, clusters_as_fitted, fitted_on, judged_rows
 from isolayer.cli.releasing import release_judgement
 from isolayer.cli.sums import BadRows, CurvesFile, Label, Rate, Rows, Score, Weight, histogram_of_log, load
-from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 
 
@@ -59,19 +58,20 @@ def check(
         raise InputError(f"--level: expected a number between 0 and 1, got {level}; try 0.05")
     _refuse_negative(tolerance, "--tolerance")
     if history is not None:
-        check_output(history, "--history", log, curves)
+        check_output(history, "--history", *log, curves)
     fitted = load(curves)
-    table, clusters = with_clusters(judged_rows(read(log), fitted, held_out), cluster, date)
-    score, label = _fitted_columns(score, label, fitted, table)
-    rows = Rows(log, table, score, label, weight, fitted.scale, negative_rate, on_bad_rows, **_as_fitted(fitted))
-    histogram, _ = histogram_of_log(replace(rows, clustered=clusters is not None), fitted.contexts)
+    table = read(log)
+    cluster, date = clusters_as_fitted(cluster, date, fitted, table.columns)
+    table, clusters = with_clusters(judged_rows(table, fitted, held_out), cluster, date)
+    rows = Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows)
+    histogram, _ = histogram_of_log(replace(as_fitted(rows, fitted), clustered=clusters is not None), fitted.contexts)
     result = judge(fitted, histogram, level=level, tolerance=tolerance, clustered=bool(np.ptp(histogram.fold)))
-    settings = {"log": log, "curves": curves, "level": level, "tolerance": tolerance, "clusters": clusters}
+    settings = {"log": name_of(log), "curves": curves, "level": level, "tolerance": tolerance, "clusters": clusters}
     settings |= {"held_out": held_out}
     seen = not held_out and fitted_on(fitted, log, histogram)
     judgement = judgement_of(result, settings, None if json else top, seen)
     if history is not None:
-        append_check(history, {"day": latest_day(table, date), "log": log, **judgement.row()})
+        append_check(history, {"day": latest_day(table, date), "log": name_of(log), **judgement.row()})
     pronounce(judgement, as_json=json, most=top + 1)
 
 
@@ -79,7 +79,10 @@ def compare(
     old: Annotated[Path, typer.Argument(help="The calibrator in service.")],
     new: Annotated[Path, typer.Argument(help="The one to release.")],
     log: Annotated[
-        str | None, typer.Option(help="A log that neither was fitted on: is the new one better there?")
+        list[str] | None,
+        typer.Option(
+            help="A log that neither was fitted on: is the new one better there? Repeat it for several files."
+        ),
     ] = None,
     score: Score = None,
     label: Label = None,
@@ -110,20 +113,20 @@ def compare(
     if most is not None:
         _refuse_negative(most, "--most")
     one, two = load(old, "old"), load(new, "new")
-    settings: dict[str, Any] = {"old": old, "new": new, "log": log, "most": most, "clusters": None}
+    settings: dict[str, Any] = {"old": old, "new": new, "log": log and name_of(log), "most": most, "clusters": None}
     found = None
-    if log is not None:
+    if log:
         if one.scale != two.scale:
             raise InputError(f"compare: expected one scale of scores, got {one.scale} and {two.scale}; refit one")
-        table, settings["clusters"] = with_clusters(read(log), cluster, date)
-        score, label = _fitted_columns(score, label, one, table)
-        rows = Rows(log, table, score, label, weight, one.scale, negative_rate, on_bad_rows, **_as_fitted(one))
+        table = read(log)
+        table, settings["clusters"] = with_clusters(table, *clusters_as_fitted(cluster, date, one, table.columns))
+        rows = as_fitted(Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows), one)
         contexts = tuple(dict.fromkeys([*one.contexts, *two.contexts]))
         histogram, _ = histogram_of_log(replace(rows, clustered=settings["clusters"] is not None), contexts)
         found = compare_on_log(one, two, histogram, clustered=bool(np.ptp(histogram.fold)))
     alike = one.contexts == two.contexts
-    change = one.compare(two) if alike or log is None or most is not None else None
-    seen = log is not None and (fitted_on(one, log) or fitted_on(two, log))
+    change = one.compare(two) if alike or not log or most is not None else None
+    seen = bool(log) and (fitted_on(one, log or ()) or fitted_on(two, log or ()))
     pronounce(release_judgement(change, found, settings, seen), as_json=json, most=top)
 
 
@@ -154,19 +157,21 @@ def report(
     """
     from isolayer.report import write
 
-    check_output(out, "--out", log, curves, *([bias] if bias else []))
+    check_output(out, "--out", *log, curves, *([bias] if bias else []))
     fitted = load(curves)
-    table = judged_rows(read(log), fitted, held_out)
-    score, label = _fitted_columns(score, label, fitted, table)
-    score_name = column(score, "--score", SCORES, table.columns, log)
-    label_name = column(label, "--label", LABELS, table.columns)
+    table = read(log)
+    cluster, date = clusters_as_fitted(cluster, date, fitted, table.columns)
+    table = judged_rows(table, fitted, held_out)
+    rows = as_fitted(Rows(name_of(log), table, score, label, weight, None, None, "error"), fitted)
+    score_name = column(rows.score, "--score", SCORES, table.columns, name_of(log))
+    label_name = column(rows.label, "--label", LABELS, table.columns)
     write(
         out,
         table,
         fitted,
         score=score_name,
         label=label_name,
-        weight=None if weight is None else column(weight, "--weight", (), table.columns),
+        weight=None if rows.weight is None else column(rows.weight, "--weight", (), table.columns),
         date=None if date is None else column(date, "--date", (), table.columns),
         cluster=None if cluster is None else column(cluster, "--cluster", (), table.columns),
         bias=None if bias is None else load(bias, "--bias"),
@@ -175,19 +180,6 @@ def report(
         history=history,
     )
     show({"rows": table.count().to_pyarrow().as_py(), "written": out}, as_json=json)
-
-
-def _fitted_columns(score: str | None, label: str | None, curves: Curves, table: Any) -> tuple[str | None, str | None]:
-    """The score and label columns that were asked for, or else those of the fit."""
-    return (
-        fitted_column(score, "--score", curves.score_name, table.columns),
-        fitted_column(label, "--label", curves.label_name, table.columns),
-    )
-
-
-def _as_fitted(curves: Curves) -> dict[str, Any]:
-    """How the rows of curves are to be read: on their grid, with weights that mean what they meant in the fit."""
-    return {"grid": curves.grid, "weight_kind": curves.source.get("weight_kind", "frequency")}
 
 
 def _refuse_negative(value: float, option: str) -> None:

@@ -267,7 +267,7 @@ class Histogram:
             )
         squares, positive = np.maximum(rest.weight_squared, 0), np.clip(rest.positive, 0, rest.weight)
         rest = replace(rest, weight_squared=squares, positive=positive)
-        return rest._kept(~gone & (rest.weight > 1e-12 * self.weight))  # less is what rounding leaves
+        return rest.cells_where(~gone & (rest.weight > 1e-12 * self.weight))  # less is what rounding leaves
 
     def scaled(self, factor: float) -> Histogram:
         """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
@@ -282,7 +282,7 @@ class Histogram:
             return self
         factors = {"weight": factor, "weight_squared": factor**2, "positive": factor, "logit": factor}
         part = replace(self, **{name: getattr(self, name) * by for name, by in factors.items()})
-        return part._kept(part.weight >= LEAST_WEIGHT)
+        return part.cells_where(part.weight >= LEAST_WEIGHT)
 
     def level(self, depth: int) -> Histogram:
         """The histogram of the first ``depth`` context columns, folds kept; depth 0 is all rows together.
@@ -328,7 +328,7 @@ class Histogram:
         part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", "negative_rate", *_SUMS)}
         return replace(self, **part)
 
-    def _kept(self, kept: NDArray[np.bool_]) -> Histogram:
+    def cells_where(self, kept: NDArray[np.bool_]) -> Histogram:
         """Only some cells, and only the groups that still have one."""
         if kept.all():
             return self

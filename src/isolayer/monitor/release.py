@@ -17,6 +17,8 @@ from isolayer.metrics.sums import logit_loss
 
 Floats = NDArray[np.float64]
 
+_ROUNDING = 1e-9  # of a log loss: two fits of the same rows read in another order differ by less
+
 
 class Difference(NamedTuple):
     """A figure of the calibrator in service and of the new one, and new minus old with its paired interval."""
@@ -46,9 +48,9 @@ class Release(NamedTuple):
     @property
     def verdict(self) -> str:
         """Whether the new calibrator is better or worse by log loss, beyond chance, or neither."""
-        if self.log_loss.upper < 0:
+        if self.log_loss.upper < -_ROUNDING:
             return "better"
-        return "worse" if self.log_loss.lower > 0 else "no clear difference"
+        return "worse" if self.log_loss.lower > _ROUNDING else "no clear difference"
 
 
 def compare_on_log(

@@ -111,7 +111,7 @@ def refuse_twins(columns: Iterable[str], backend: str) -> None:
         seen[name.casefold()] = name
 
 
-def read_parquet(pattern: str) -> Table:
+def read_parquet(pattern: str | list[str]) -> Table:
     """Parquet files as a table; refused if DuckDB had to rename columns that differ in case only, as ``CTX_1``."""
     # Ibis calls DuckDB by a name that DuckDB 2 deprecates, and filters of warnings belong to all threads.
     with _reading, warnings.catch_warnings():
@@ -126,10 +126,10 @@ def read_parquet(pattern: str) -> Table:
     return table
 
 
-def _names_in_first_file(pattern: str) -> Counter[str]:
+def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:
     """How often each name is written in the file that gives the others their columns; names inside structs count."""
     ask = engine().con.execute
-    (first,) = ask("SELECT file FROM glob(?) LIMIT 1", [pattern]).fetchone()
+    (first,) = ask("SELECT file FROM glob(?) LIMIT 1", [pattern if isinstance(pattern, str) else pattern[0]]).fetchone()
     literal = first if "://" in first else glob.escape(first)
     return Counter(name for (name,) in ask("SELECT name FROM parquet_schema(?)", [literal]).fetchall())
 

@@ -1,0 +1,178 @@
+"""The days that a file of sums holds: each is added once, and one that has a name can be replaced.
+
+The sums of days that ``--id`` named are kept apart, as folds of the histogram, so that such a day can be taken out
+again exactly, whatever became of its file and however the days before it were discounted since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from isolayer.cli.logs import name_of
+from isolayer.errors import InputError
+from isolayer.fitting.histogram import Histogram
+from isolayer.storage import content_id, files_of
+
+Id = Annotated[str | None, typer.Option("--id", help="Name of the day, such as 2026-11-16; it is added once only.")]
+MOST_NAMED = 14  # days kept apart; the sums of older ones are with the rest
+_MOST_FILES = 1000  # remembered at most; logs of more files are known by their sums only
+_ID = "id:"  # before the names that --id gave
+_UNNAMED = "unnamed"  # remembered for a log that nothing identifies, such as a pipe
+
+
+def ids_of(log: Sequence[str]) -> list[str]:
+    """What identifies the files of a log on this machine; nothing for pipes and addresses."""
+    return list(_identities(log, None))
+
+
+def first_files(log: Sequence[str]) -> list[str]:
+    """What sums remember of the log that they begin with."""
+    return ids_of(log) or [_UNNAMED]
+
+
+def names_and_files(source: Any) -> tuple[list[str], list[str]]:
+    """The names that ``--id`` gave to days, and what identifies the files that were fitted."""
+    held = list(source.get("files", ()))
+    return [one[len(_ID) :] for one in held if one.startswith(_ID)], [one for one in held if not one.startswith(_ID)]
+
+
+def with_day(
+    sums: Histogram, day: Histogram, log: Sequence[str], name: str | None, *, keep: float, replaced: bool
+) -> Histogram | None:
+    """The sums with a day added; an error if they hold it already.
+
+    Args:
+        sums: The days so far.
+        day: The sums of the day.
+        log: Its files.
+        name: What ``--id`` called it, if it was given.
+        keep: Weight of the days so far.
+        replaced: Whether a day that is held takes the place of what is held of it.
+
+    Returns:
+        The sums, or None if they hold these very files already and nothing is to be replaced.
+    """
+    identities, held = _identities(log, name), _held(sums)
+    known = [called for identity, called in identities.items() if identity in held]
+    if replaced and name is not None and _ID + name in held:
+        return _replaced(sums, day, identities, name)
+    if replaced and name is None and known and len(known) == len(identities):
+        return None
+    if known:
+        raise InputError(
+            f"update: expected a day that the sums do not hold yet, got {known[0]}, which was added before; go on to "
+            "the next day, put it in the place of the day of the same --id with --replace, or take it out with --remove"
+        )
+    days = [{**one, "weight": one["weight"] * keep} for one in _named(sums)]
+    kept, fold = sums if keep == 1 else sums.scaled(keep), 0
+    if name is not None:
+        kept, days = _with_room(kept, days)
+        fold = min(set(range(1, MOST_NAMED + 1)) - {one["fold"] for one in days})
+        days = [*days, {"name": name, "fold": fold, "weight": 1.0, "files": list(identities)}]
+    total = kept.merge(replace(day, fold=np.full_like(day.fold, fold)))
+    return _remembering(total, [*held, *(identities or [_UNNAMED])], days, sums, day)
+
+
+def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str | None) -> Histogram:
+    """The sums without a day; an error if they are known not to hold it.
+
+    Args:
+        sums: The days so far.
+        day: The sums of the day.
+        log: Its files.
+        name: What ``--id`` called it, if it was given; it then decides alone.
+    """
+    held, identities = _held(sums), _identities(log, name)
+    all_known = _UNNAMED not in held and len(held) < _MOST_FILES
+    for identity, called in identities.items():
+        decides = name is None or identity.startswith(_ID)
+        if all_known and decides and identity not in held:
+            raise InputError(
+                f"--remove: expected a day that the sums hold, got {called}, which was not added; "
+                "give the file, or the --id, that was added"
+            )
+    apart = [one for one in _named(sums) if one["name"] == name or (name is None and set(one["files"]) & {*identities})]
+    if apart:
+        total = _without_fold(sums, apart[0]["fold"])
+        gone = {*identities, *apart[0]["files"]}
+    else:
+        total, gone = sums.subtract(day), {*identities}
+    days = [one for one in _named(sums) if one not in apart[:1]]
+    return _remembering(total, [one for one in held if one not in gone], days, sums, None)
+
+
+def _replaced(sums: Histogram, day: Histogram, identities: dict[str, str], name: str) -> Histogram:
+    """The sums with a named day in the place, and with the weight, of what they hold of it."""
+    old = next((one for one in _named(sums) if one["name"] == name), None)
+    if old is None:
+        raise InputError(
+            f"--replace: expected one of the last {MOST_NAMED} days that --id named, whose sums are kept apart, got "
+            f"{name}; take it out by --remove with the file that was added, then add the new one"
+        )
+    others = [one for one in _held(sums) if one not in old["files"]]
+    for identity, called in identities.items():
+        if identity in others:
+            raise InputError(f"--replace: expected files of one day, got {called}, which another day holds; check it")
+    part = replace(day if old["weight"] == 1 else day.scaled(old["weight"]), fold=np.full_like(day.fold, old["fold"]))
+    total = _without_fold(sums, old["fold"]).merge(part)
+    days = [{**one, "files": list(identities)} if one is old else one for one in _named(sums)]
+    return _remembering(total, [*others, *identities], days, sums, day)
+
+
+def _with_room(sums: Histogram, days: list[dict[str, Any]]) -> tuple[Histogram, list[dict[str, Any]]]:
+    """Sums in which a further day can be kept apart: the oldest joins the rest if there are too many."""
+    if len(days) < MOST_NAMED:
+        return sums, days
+    fold = np.where(sums.fold == days[0]["fold"], np.int8(0), sums.fold)
+    return replace(sums, fold=fold).merged_cells(), days[1:]
+
+
+def _without_fold(sums: Histogram, fold: int) -> Histogram:
+    """The sums without a day that is kept apart, and without contexts that only it had."""
+    return sums.cells_where(sums.fold != fold)
+
+
+def _remembering(
+    total: Histogram, files: list[str], days: list[dict[str, Any]], sums: Histogram, day: Histogram | None
+) -> Histogram:
+    """Sums with what is to be remembered of their days."""
+    source = {**total.source, "files": list(dict.fromkeys(files))[-_MOST_FILES:], "days": days}
+    if day is not None:
+        source |= {"negative_rate": day.source.get("negative_rate"), "period": period_of_both(sums, day)}
+    return replace(total, source=source)
+
+
+def period_of_both(one: Histogram, two: Histogram) -> list[Any] | None:
+    """The first and the last day of both; None if it is not known of one of them."""
+    periods = [each.source.get("period") for each in (one, two)]
+    if None in periods or len({type(end) for period in periods if period for end in period}) != 1:
+        return None
+    return [min(period[0] for period in periods if period), max(period[1] for period in periods if period)]
+
+
+def _held(sums: Histogram) -> list[str]:
+    """What sums remember of the days they hold; those made elsewhere hold a day that nothing identifies."""
+    return list(sums.source.get("files") or [_UNNAMED])
+
+
+def _named(sums: Histogram) -> list[dict[str, Any]]:
+    """The days that are kept apart, oldest first."""
+    return list(sums.source.get("days", ()))
+
+
+def _identities(log: Sequence[str], name: str | None) -> dict[str, str]:
+    """What identifies a day, by name and by content, and how to call each in an error."""
+    files = [path for one in log for path in files_of(one) if path.is_file()]
+    found = {content_id(path): repr(str(path)) for path in files} if len(files) <= _MOST_FILES else {}
+    return found if name is None else {_ID + name: f"--id {name}", **found}
+
+
+def refuse_empty(day: Histogram, log: Sequence[str]) -> None:
+    """Raise for a day without usable rows."""
+    if day.rows == 0:
+        raise InputError(f"log: expected usable rows, got none in {name_of(log)!r}; check that the day was written")

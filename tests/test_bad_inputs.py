@@ -118,6 +118,11 @@ LAYER, CONTEXT_LAYER, STUDENT = (
     ContextIsotonicLayer({"position": 5}),
     debias.ShallowHead({"position": 5}),
 )
+MANY = 400  # rows, fewer of which no tree is grown from
+BOOSTED_FEATURES, BOOSTED_IDS = np.arange(1200.0).reshape(MANY, 3), {"position": np.tile(POSITION, 100)}
+BOOSTED = debias.BoostedRanker({"position": 5}, curves="trees", rounds=2)
+BOOSTED.fit(BOOSTED_FEATURES, np.tile(LABEL, 100), BOOSTED_IDS)
+BOOSTED.save(FOLDER / "ranker")
 LATTICE = MonotoneLattice({"quality": Grid(lower=0, upper=1, step=0.5)})
 ONNX_COLUMNS = {"width": 3, "mean": [0.0] * 3, "std": [1.0] * 3}
 LISTED = {"label": np.tile(LABEL, 60), "prob": np.tile(PROB, 60), "score": np.tile(SCORE, 60)}  # 60 lists of 4 rows
@@ -143,6 +148,8 @@ FIELDS = setting("a mapping from names", "give columns by name", valid={"device"
     none=({}, "fields: expected at least one column, got none; name a column")
 )
 COLUMN = setting("a name", "name a column of the table", "text")
+BOOSTED_MATRIX = matrix(BOOSTED_FEATURES, MANY, 3, rule="expected 2 dimensions, got shape (); reshape it")
+
 TABLE_COLUMN = COLUMN.called("column").mistakes
 TASK_COLUMNS = setting("a mapping from names", "give a column for each task")
 LOGGED = {
@@ -1179,6 +1186,47 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
         },
     ),
     # isolayer.debias
+    "debias.BoostedRanker": (
+        debias.BoostedRanker,
+        {
+            "contexts": SIZES.at({"position": 5}).but(
+                none=({}, "contexts: expected at least one feature, got none; without bias use the engine itself")
+            ),
+            "engine": choice("lightgbm", "xgboost"),
+            "curves": choice("network", "trees"),
+            "rounds": count(advice="200 is usual"),
+            "learning_rate": setting("a number in (0, 1]", "0.1 is usual"),
+            "leaves": count(2, advice="15 is usual"),
+            "l2": number("a number >= 0", "100 is usual", "zero", "fraction"),
+            "seed": SEED,
+        },
+    ),
+    "debias.BoostedRanker.fit": (
+        lambda **given: debias.BoostedRanker({"position": 5}, curves="trees", rounds=2).fit(**given),
+        {
+            "features": BOOSTED_MATRIX.but(
+                constant=(
+                    np.ones((MANY, 3)),
+                    "features: expected one that varies, got constants only; check the columns",
+                )
+            ),
+            "label": labels(np.tile(LABEL, 100), MANY).but(
+                one_class=([1] * MANY, "label: expected both classes for fit, got only 1; use more rows"),
+            ),
+            "context": setting("a mapping from names", "give ids of each feature", valid=BOOSTED_IDS).but(
+                missing=({}, "context: expected ids for 'position', got keys []; add them"),
+            ),
+            "lists": keys(DEFAULT, MANY).without("None"),
+            "weight": weights(n=MANY),
+        },
+    ),
+    **{
+        f"debias.BoostedRanker.{name}": (getattr(BOOSTED, name), {"features": BOOSTED_MATRIX})
+        for name in ("predict", "predict_proba")
+    },
+    "debias.BoostedRanker.curves": (BOOSTED.curves, {"kind": choice("bias", "calibration")}),
+    "debias.BoostedRanker.save": (BOOSTED.save, {"folder": PATH.at(FOLDER / "ranker")}),
+    "debias.BoostedRanker.load": (debias.BoostedRanker.load, {"folder": PATH.at(FOLDER / "ranker")}),
     "debias.Naive": (lambda **given: model(debias.Naive, **given), HEADS),
     **{
         f"debias.{kind.__name__}": (

@@ -26,6 +26,8 @@ EXTRA_OF = {
     "altair": "report",
     "vl_convert": "report",
     "lightning": "train",
+    "lightgbm": "boosting",
+    "xgboost": "boosting",
     "safetensors": "torch",
     "torchrec": "torchrec",
     "fbgemm_gpu": "torchrec",

@@ -8,6 +8,7 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
                                                                                      PositionAsFeature, PositionDropout,
                                                                                      post_hoc
     weighting                events weighted by propensity                           InversePropensity, DualLearning
+    boosting                 LightGBM and XGBoost through learned curves             BoostedRanker
     propensity               examination by regression EM                            em_propensity
     intervention_harvesting  the effect of position, from items shown at several     harvest
     diagnose                 whether a log allows debiasing, and whether it worked   overlap, after_training,
@@ -31,6 +32,7 @@ from isolayer.debias.baselines import (
     PositionDropout,
     post_hoc,
 )
+from isolayer.debias.boosting import BoostedRanker
 from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
 from isolayer.debias.distill import Distilled, ShallowHead, distill
 from isolayer.debias.export import export_onnx
@@ -47,6 +49,7 @@ __all__ = [
     "DROP_RATES",
     "PAL",
     "AdditiveTower",
+    "BoostedRanker",
     "Diagnosis",
     "Distilled",
     "DualHead",

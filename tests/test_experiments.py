@@ -326,16 +326,19 @@ def test_the_weight_of_the_head_moves_ranking_and_calibration():
 
 def test_downstream_methods_see_only_days_before():
     world = Feed(tasks=tuple(t for t in TASKS if t.name in downstream.ACTIONS) + downstream.DOWNSTREAM, days=3)
-    rows = downstream.collected(world, 6_000, seed=0)
-    assert rows["features"].shape[1] == 15
+    given, rows = (downstream.collected(world, 6_000, seed=0, platform_given=given) for given in (True, False))
+    assert (given["features"].shape[1], rows["features"].shape[1]) == (15, 12)
     assert downstream.acted(rows).mean() > 0.3  # most rows without an action are left out
     past, test = (
         downstream.chosen(rows, kept) for kept in (rows["day"] < 2, (rows["day"] == 2) & downstream.acted(rows))
     )
     mixed = downstream.chosen(past, downstream.acted(past))
-    probs = downstream.predicted(past, mixed, test, epochs=2, seed=0)
+    probs = downstream.predicted(past, mixed, test, downstream.METHODS, epochs=2, seed=0)
     assert set(probs) == set(downstream.METHODS)
     assert all(column.shape == (len(test["day"]), 3) and (column > 0).all() for column in probs.values())
     likes = {**test, "downstream_like": 1 - test["downstream_like"]}
-    again = downstream.predicted(past, mixed, likes, epochs=2, seed=0)
+    again = downstream.predicted(past, mixed, likes, downstream.METHODS, epochs=2, seed=0)
     assert all(np.array_equal(probs[name], again[name]) for name in probs)
+    odds = {name: column / (1 - column) for name, column in probs.items()}
+    rows_alone, corrected = odds[downstream.SAME_ROWS], odds[downstream.CORRECTED]
+    assert np.allclose(rows_alone, downstream.POSITIVE_WEIGHT * corrected)

@@ -15,13 +15,14 @@ from scipy import stats
 from isolayer.errors import InputError
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.frozen import FrozenCurves
-from isolayer.simulate import PositionBased, UserMetrics
+from isolayer.simulate import PositionBased
 from research import (
     ab_test,
     ads_calibration,
     incremental,
     kuairand_tasks,
     mslr_clicks,
+    notifications,
     open_bandit,
     overhead,
     per_task_isotonic,
@@ -34,6 +35,7 @@ from research.result import Finished, Unit
 
 DATA = data_path("kuairand_pure")
 MINE = {
+    "notifications": notifications,
     "ab-test": ab_test,
     "per-task-isotonic": per_task_isotonic,
     "overhead": overhead,
@@ -96,12 +98,43 @@ GOOD = {"p_value": 0.01, "error": 0.1, "again": -0.1, "Dropout": -0.1, "lift": 1
 
 def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert outcome(ab_test, GOOD).held == "held"
-    assert sum("lifts" in says for says in lost(outcome(ab_test, GOOD | {"lift": -1.0}))) == 7  # every one of them
-    lifted_dropout = {"p_value": 0.01, "error": 0.1, "again": -0.1, "lift": 1.0}
-    assert "Did not hold: Position Dropout has no significant lift" in outcome(ab_test, lifted_dropout).verdict
-    by_chance = outcome(ab_test, {"Dropout clicks p_value": 0.5, "Dropout likes p_value": 0.5} | lifted_dropout)
-    assert "Did not hold: Position Dropout" in by_chance.verdict  # half of its tests is not fewer than half
-    assert outcome(ab_test, {"long dwells p_value": 0.5} | lifted_dropout | {"p_value": 0.5}).held == "held"
+    flat = lost(outcome(ab_test, GOOD | {"lift": -1.0}))
+    assert sum(says.startswith("inference head lifts") for says in flat) == 2 * len(ab_test.METRICS)  # every one
+    one_rate = {"p_value": 0.01, "error": 0.1, "Dropout 0.05": 2.0} | GOOD
+    assert lost(outcome(ab_test, one_rate)) == [
+        "Position Dropout 0.05 has no significant lift (in fewer than a tenth of its tests)",
+        *(f"inference head lifts {metric} more than every rate of dropout" for metric in ab_test.METRICS),
+    ]
+    by_chance = outcome(ab_test, {"p_value": 0.5, "error": 0.1, "again": 1.0, "Dropout": 0.5, "lift": 1.0})
+    assert by_chance.held == "held"  # lifts that no single test sees
+
+
+def test_notification_verdict_asks_for_both_rules():
+    good = {"known": 0.1, "lift": 1.0}
+    assert outcome(notifications, good).held == "held"
+    by_budget_only = lost(outcome(notifications, {"worth isotonic": -1.0, "known": -2.0, "lift": 1.0}))
+    assert by_budget_only == [f"sending what is worth it, the layer lifts {name}" for name in notifications.PAPER_LIFTS]
+    assert "known correction" in lost(outcome(notifications, good | {"known": 2.0}))[0]
+
+
+def test_notifications_pay_where_the_chance_is_right():
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(0.01, 0.4, 30_000)
+    rows = {"user": rng.integers(0, 3_000, 30_000), "like": np.ones(30_000), "share": np.zeros(30_000)}
+    rows |= {"comment": rows["share"], "downstream_share": rows["share"], "downstream_comment": rows["share"]}
+    rows["downstream_like"] = (rng.random(30_000) < chance).astype(int)
+    of_arm = {"right": chance, "high": np.minimum(3 * chance, 0.9), "low": chance / 3, "blind": rng.random(30_000)}
+    served = [(rows, {arm: np.stack([column] * 3, axis=1) for arm, column in of_arm.items()})]
+    worth, budget = (
+        {arm: notifications.notified(served, arm, rule) for arm in of_arm} for rule in notifications.RULES[::-1]
+    )
+    value = {arm: columns[notifications.VALUE].sum() for arm, columns in worth.items()}
+    assert value["right"] > max(value["high"], value["low"], value["blind"])
+    assert worth["high"][notifications.SENT].sum() > worth["right"][notifications.SENT].sum()
+    sent = {arm: columns[notifications.SENT].sum() for arm, columns in budget.items()}
+    assert all(count == pytest.approx(0.3 * 30_000, abs=1) for count in sent.values())
+    sessions = {arm: columns[notifications.SESSIONS].sum() for arm, columns in budget.items()}
+    assert sessions["right"] == sessions["low"] > 1.3 * sessions["blind"]  # only the order counts
 
 
 def test_per_task_verdict():
@@ -179,16 +212,18 @@ def test_power_and_least_lift_agree_with_simulated_tests():
     assert ab_test.power(lift, error) == pytest.approx(0.8, abs=1e-6)
 
 
-def test_events_of_a_metric_add_up():
-    totals = {"like": np.array([2.0, 0.0]), "share": np.array([1.0, 9.0])}
-    users = UserMetrics(np.arange(2), np.array([2.0, 0.0]), totals)
-    assert ab_test.per_session(users, ("like", "share")).tolist() == [1.5]
+def test_a_paired_test_is_scipys():
+    rng = np.random.default_rng(0)
+    control = rng.poisson(1.0, 300).astype(float)
+    treatment = control + rng.poisson(0.1, 300)
+    lift, p_value = notifications.paired(treatment, control)
+    assert p_value == pytest.approx(stats.ttest_rel(treatment, control).pvalue)
+    assert lift == pytest.approx(100 * (treatment.sum() / control.sum() - 1))
 
 
-@pytest.mark.parametrize("setting", ab_test.ARMS)
-def test_an_ab_test_runs(setting):
-    numbers = ab_test.run_unit(Unit(0, setting, quick=True))
-    assert all(0 <= numbers[f"{arm} clicks p_value"] <= 1 for arm in ab_test.ARMS[setting])
+def test_an_ab_test_runs():
+    numbers = ab_test.run_unit(Unit(0, quick=True))
+    assert all(0 <= numbers[f"{arm} clicks p_value"] <= 1 for arm in ab_test.ARMS)
     assert all(np.isfinite(value) for value in numbers.values())
 
 

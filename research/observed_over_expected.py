@@ -3,12 +3,14 @@
 As in an online test: a production model, learned from an older log, ranks the traffic that both candidates learn from,
 the baseline without positions and the dual head with them. Each then serves sessions of its own, and the clicks at a
 position are divided by the sum of what it had predicted for the items it put there. The isotonic head, which knows the
-position, is read on the traffic of its inference head.
+position, is read on the traffic of its inference head. As in the paper's feed, positions 4 and 5 hold advertisements:
+an auction gives them to the two items with the highest bids, which know nothing of relevance, and the others keep
+their order around them. What is shown there is neither learned from nor measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from isolayer import metrics
 from isolayer.debias.baselines import Naive
 from isolayer.debias.heads import DualHead
 from isolayer.errors import need
-from isolayer.simulate import Feed, Logger, Population, PositionBased
+from isolayer.simulate import Feed, Logger, Policy, Population, PositionBased
 from research.loop import WIDTH, as_log, network, prob, train
 from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 
@@ -31,6 +33,7 @@ PAPER = "appendix A, table 5: O/E at position 0 1.070 and 1.060, at position 6 0
 SEEDS = 8
 BIAS = {"mild": 0.3, "strong": 1.0}  # powers of the examination table; the mild one has O/E of the paper's size
 SHOWN = (0, 1, 2, 3, 6, 10)
+AD_SLOTS = (4, 5)
 TABLE = {  # the paper's, baseline and debiased
     0: ("1.070", "1.060"),
     1: ("0.983", "0.996"),
@@ -58,15 +61,16 @@ def run_unit(unit: Unit) -> Numbers:
     )
     sessions, width, first = 10_000 if unit.quick else 40_000, world.population.features, 10 * unit.seed
     torch.manual_seed(unit.seed)
-    older = as_log(world.log(sessions, seed=first), ("click",))
+    older = as_log(organic(world.log(sessions, seed=first)), ("click",))
     production = train(Naive(network(width), width=WIDTH), older, seed=first)
-    traffic = as_log(world.log(sessions, seed=first + 1, policy=ranking(production)), ("click",))
+    seen = world.log(sessions, seed=first + 1, policy=with_ads(ranking(production), seed=first + 1))
+    traffic = as_log(organic(seen), ("click",))
     baseline = train(Naive(network(width), width=WIDTH), traffic, seed=first + 1)
     dual = DualHead(network(width), width=WIDTH, tasks=("click",), contexts=CONTEXTS, anchor="joint")
     dual = train(dual, traffic, seed=first + 1)
     numbers: Numbers = {}
     for name, model in (("baseline", baseline), ("inference head", dual)):
-        served = world.log(40_000, seed=first + 2, policy=ranking(model))
+        served = organic(world.log(40_000, seed=first + 2, policy=with_ads(ranking(model), seed=first + 2)))
         rows = as_log(served, ("click",))
         with torch.no_grad():
             heads = model(rows.features, rows.context)["click"]
@@ -77,7 +81,40 @@ def run_unit(unit: Unit) -> Numbers:
     return numbers
 
 
-def ranking(model: Any) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+def organic(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The rows of a log that are not in an advertisement's slot."""
+    kept = ~np.isin(columns["position"], AD_SLOTS)
+    return {name: column[kept] for name, column in columns.items()}
+
+
+def with_ads(policy: Policy, seed: int) -> Policy:
+    """A ranking in which the two highest bids of every session are shown in the slots of advertisements.
+
+    >>> scores = with_ads(lambda features: features[:, 0], seed=0)(np.arange(11, 0, -1.0).reshape(11, 1))
+    >>> np.argsort(-scores).tolist()  # items 6 and 7 have won; the others keep their order
+    [0, 1, 2, 3, 6, 7, 4, 5, 8, 9, 10]
+    """
+    rng, positions = np.random.default_rng(seed), CONTEXTS["position"]
+
+    def score(features: NDArray[np.float32]) -> NDArray[np.float32]:
+        relevance = np.asarray(policy(features)).reshape(-1, positions)
+        bid = rng.lognormal(size=relevance.shape)
+        ads = np.argsort(-bid, axis=1)[:, : len(AD_SLOTS)]
+        rank = np.argsort(np.argsort(-_without(relevance, ads), axis=1, kind="stable"), axis=1)  # ads last
+        place = np.array([at for at in range(positions) if at not in AD_SLOTS] + list(AD_SLOTS))
+        return -place[rank].astype(np.float32).ravel()
+
+    return score
+
+
+def _without(relevance: NDArray[Any], ads: NDArray[np.intp]) -> NDArray[np.float64]:
+    # the scores with those of advertisements below all others
+    lowered = np.array(relevance, dtype=np.float64)
+    np.put_along_axis(lowered, ads, -np.inf, axis=1)
+    return lowered
+
+
+def ranking(model: Any) -> Policy:
     """What the simulator ranks by: the served relevance of the first task."""
     serving = model.serving()
 
@@ -90,9 +127,10 @@ def ranking(model: Any) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
 
 
 def _ratios(name: str, predicted: NDArray[np.float64], served: dict[str, NDArray[Any]]) -> Numbers:
-    ratio = metrics.observed_over_expected(served["click"], predicted, served["position"]).ratio
-    distance = {f"{name} distance": float(np.abs(ratio[list(TABLE)] - 1).mean())}
-    return {f"{name} {position}": float(ratio[position]) for position in SHOWN} | distance
+    table = metrics.observed_over_expected(served["click"], predicted, served["position"])
+    ratio = dict(zip(table.context.tolist(), table.ratio.tolist(), strict=True))
+    distance = {f"{name} distance": float(np.mean([abs(ratio[position] - 1) for position in TABLE]))}
+    return {f"{name} {position}": ratio[position] for position in SHOWN} | distance
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
@@ -163,7 +201,7 @@ def _note(finished: Sequence[Finished]) -> str:
 
 
 def chart(series: dict[str, Any]) -> Any:
-    """O/E by position, a line a model, a panel a strength of the bias."""
+    """O/E by position: one line per model, one panel per strength of the bias."""
     alt = need("altair")
     base = alt.Chart().encode(
         x=alt.X("position:O", title="feed position", axis=alt.Axis(labelAngle=0)),

@@ -317,6 +317,17 @@ def test_o_over_e_of_a_right_prediction_is_one():
     assert observed_over_expected._ratios("model", rate / 2, log)["model 10"] == pytest.approx(2)
 
 
+def test_ads_take_their_slots_and_the_others_keep_their_order():
+    relevance = np.random.default_rng(0).random((50, 11)).astype(np.float32)
+    scores = observed_over_expected.with_ads(lambda features: features[:, 0], seed=1)(relevance.reshape(-1, 1))
+    shown = np.take_along_axis(relevance, np.argsort(-scores.reshape(50, 11), axis=1), axis=1)
+    assert (np.diff(np.delete(shown, observed_over_expected.AD_SLOTS, axis=1), axis=1) <= 0).all()
+    slots = shown[:, list(observed_over_expected.AD_SLOTS)]
+    assert abs(slots.mean() - relevance.mean()) < 0.1  # bids know nothing of relevance
+    log = {"position": np.tile(np.arange(11), 3), "click": np.ones(33)}
+    assert set(observed_over_expected.organic(log)["position"]) == set(range(11)) - {4, 5}
+
+
 def test_the_weight_of_the_head_moves_ranking_and_calibration():
     none, all_ = (loss_weights.run_unit(Unit(0, beta, quick=True)) for beta in ("0.0", "1.0"))
     assert all_["ndcg"] > none["ndcg"] + 0.02

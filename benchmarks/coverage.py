@@ -7,7 +7,7 @@ some seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -59,20 +59,36 @@ def parse(options: Sequence[str]) -> tuple[bool, Cells]:
     return small, cells
 
 
-def coverage_rows(*, quick: bool = False, cells: Cells | None = None) -> Iterator[Row]:
-    """Coverage by truth; in brackets, its standard error over the simulated logs."""
+def coverage_rows(
+    *, quick: bool = False, cells: Cells | None = None, kept: Callable[[str, Callable[[], Any]], Any] | None = None
+) -> Iterator[Row]:
+    """Coverage by truth; in brackets, its standard error over the simulated logs.
+
+    Args:
+        quick: Two logs of each cell.
+        cells: Which cells; by default all.
+        kept: Looks a result up by its name, or makes and keeps it; by default every cell is run.
+    """
     rates, contexts, truths = cells or Cells()
     for truth in truths:
         found = {}
         for rate, many in product(rates, contexts):
             start = perf_counter()
-            shares = [coverage(rate, many, truth, seed) for seed in range(QUICK_REPEATS if quick else REPEATS[many])]
+            seeds = range(QUICK_REPEATS if quick else REPEATS[many])
+            shares = _shares(rate, many, truth, seeds, kept)
             found[f"rate {rate}, {many:,}"] = shares
             text = f"coverage, truth {truth}, rate {rate}, {many:,} contexts: {np.mean(shares):.3f}"
             progress(f"{text} +- {_error(shares):.3f}, {perf_counter() - start:.1f} s")
         measured = "; ".join(f"{name}: {np.mean(s):.3f} ({_error(s):.3f})" for name, s in found.items())
         ok = all(LOWEST <= np.mean(shares) <= HIGHEST for shares in found.values())
         yield Row(f"coverage of 95% bands, truth {truth}, by rate and contexts", ".92 to .98", measured, ok)
+
+
+def _shares(rate: float, many: int, truth: str, seeds: range, kept: Any) -> list[float]:
+    def make() -> list[float]:
+        return [coverage(rate, many, truth, seed) for seed in seeds]
+
+    return make() if kept is None else list(kept(f"coverage {truth} {rate} {many} x {len(seeds)}", make))
 
 
 def coverage(rate: float, contexts: int, truth: str, seed: int) -> float:

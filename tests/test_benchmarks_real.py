@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks import Row, real
 from benchmarks.__main__ import main, names_of
 from benchmarks.coverage import simulated
 from benchmarks.real import draws, parse, peers, tables, units
@@ -196,26 +197,62 @@ def test_best_peer_is_found_on_the_test_rows_and_a_loss_needs_its_interval():
 
 def test_options_are_read_and_others_refused(capsys):
     assert "real" in names_of()
-    assert parse(["--report", "--quick"])[:2] == ("report", True)
-    assert parse([])[0] == "choose"
-    assert parse(["--tasks=flights"])[3] == "flights"
+    assert parse(["--report", "--quick"])[:2] == ("report", 3)
+    assert parse([]).half == "choose"
+    assert parse(["--tasks=flights", "--minutes=20"]).part == "flights"
     with pytest.raises(InputError, match="expected --choose"):
         parse(["--jobs=x"])
     assert main(["calibration", "--report"]) == 2
     assert "only after one of coverage, fields, monitor, negatives, real" in capsys.readouterr().err
 
 
-def test_finished_units_are_not_run_again(tmp_path, monkeypatch):
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A task of its own folder: its methods are Platt scaling under two names."""
     monkeypatch.setenv("ISOLAYER_DATA", str(tmp_path))
-    monkeypatch.setattr(units, "table_of", lambda name: tmp_path / "tiny-12345678.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(units, "table_of", lambda name: tmp_path / f"{name}-12345678.parquet")
     task = Task("tiny", rows(1500), rows(500, seed=1))
-    monkeypatch.setattr(units, "_loaded", lambda name: (task, (Judge(task.test, 5), Judge(task.test, 0))))
-    found = units.run_method("tiny", "Platt", quick=True)
+    monkeypatch.setattr(units, "_loaded", lambda name, few: (task, Judge(task.test, 0 if few else 5)))
+    monkeypatch.setattr(units, "METHODS", {units.OURS: peers.PEERS["Platt"], "Platt": peers.PEERS["Platt"]})
+    monkeypatch.setattr(real, "_there", lambda name: True)
+    units.version.cache_clear()
+    yield tmp_path
+    units.version.cache_clear()
+
+
+def test_finished_units_are_not_run_again(tiny, monkeypatch):
+    asked = [unit for size in (0, 200, 1000, 5000) for unit in units.units_of("Platt", size, 3)]
+    found = units.run_method("tiny", "Platt", asked)
     assert {key.split("/")[0] for key in found} == {"0", "200", "1000"}
-    monkeypatch.setattr(units, "_loaded", lambda name: pytest.fail("loaded again"))
-    assert units.run_method("tiny", "Platt", quick=True) == found
-    [file] = (tmp_path / "real" / "units").iterdir()
+    monkeypatch.setattr(units, "_loaded", lambda *_: pytest.fail("loaded again"))
+    assert units.run_method("tiny", "Platt", asked) == found
+    [file] = (tiny / "real" / "units").iterdir()
     assert json.loads(file.read_text()).items() >= found.items()
+
+
+def test_a_run_that_is_over_shows_what_is_finished_and_the_next_one_goes_on_from_there(tiny, monkeypatch, capsys):
+    stages, asked = [(0, "one"), (200, "one"), (0, "two")], real.Options(draws=2)
+    assert list(real._finished(stages, asked, end=-np.inf)) == []
+    assert "3 of 3 are left for the next run" in capsys.readouterr().err
+    finished = real.measure(["one"], asked)
+    assert {key.split("/")[0] for key in finished["one"][units.OURS]} == {"0", "200", "1000"}
+    assert len(finished["one"][units.OURS]) == 4 + 2 * 4 + 2  # four scales on all rows and on two draws of 200
+    monkeypatch.setattr(units, "_loaded", lambda *_: pytest.fail("loaded again"))
+    assert real.measure(["one"], asked) == finished
+
+
+def test_the_figures_go_between_the_marks_of_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{real.MARKS[0]}old\n{real.MARKS[1]}\nafter\n")
+    found = {"0/0/": {metric: [0.1] for metric in ("log_loss", "ece", "oe")}}
+    real.write_docs([Row("a figure", "<= 1", "0.5", True)], {"task": {units.OURS: found, "Platt": found}}, page)
+    text = page.read_text()
+    assert "| a figure | <= 1 | 0.5 |" in text
+    assert "| Platt | 1.50 | 1.50 | 1.50 |" in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
 
 
 @pytest.mark.parametrize("truth", ["same", "line", "bend"])

@@ -164,3 +164,19 @@ def test_one_start_is_enough_where_the_data_tell_every_strength(monkeypatch):
     again = choice(0, strength=Strength(2.0, 4.0, 2.0), contexts=90)
     assert len(runs) == 3
     assert np.allclose(np.log(told.strength), np.log(again.strength), atol=0.1)
+
+
+def test_what_contexts_share_has_settled_where_the_search_ends(monkeypatch):
+    """Few contexts with rare events and little deviation but in level: from free strengths to stiff ones is far."""
+    logit, _, context, _ = draw(2, contexts=12, rows=3000)
+    rng = np.random.default_rng(3)
+    own = rng.normal(0, 0.9, 12)[context]
+    label = (rng.random(len(logit)) < sigmoid(1.3 * (logit + 1) - 4 + own)).astype(float)
+    level = level_of(logit, label, context)
+    found = choose(level, USUAL, share=True)
+    monkeypatch.setattr(shrinkage, "_STILL", 1e-5)
+    strict = choose(level, USUAL, share=True)
+    assert found.converged
+    assert strict.converged
+    assert np.abs(found.shared).max() > 0.3
+    assert np.abs(found.shared - strict.shared).max() < 0.03

@@ -24,7 +24,7 @@ Column = NDArray[np.float64]
 
 def figure_rows(tasks: Sequence[str], *, quick: bool = False) -> Iterator[Row]:
     """Every figure, with its target."""
-    yield from coverage_rows(quick=quick)
+    yield from coverage_rows(quick=quick, kept=_kept)
     yield from _negative_rows(tasks)
     yield from _tab_rows(tasks)
 
@@ -42,7 +42,7 @@ def _tab_rows(tasks: Sequence[str]) -> Iterator[Row]:
         return
     gaps = {}
     for task in eight:
-        ours, platt = (run_method(task, name, asked=[Unit()])[Unit().key] for name in (OURS, "Platt per segment"))
+        ours, platt = (run_method(task, name, [Unit()])[Unit().key] for name in (OURS, "Platt per segment"))
         gaps[task] = ours["ne"][0] - platt["ne"][0]
     each = ", ".join(f"{task.split()[1]} {gap * 1e4:+.1f}" for task, gap in gaps.items())
     mean = float(np.mean(list(gaps.values())))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ MCGRAD = "MCGrad"
 SLOW = (MCGRAD,)  # on all rows only
 _OURS_FROM = ("fitting/*.py", "curves/*.py", "calibrator.py", "grid.py", "storage.py")
 _PEER_FROM = {"lines": ("lines.py", "peers.py"), "peers": ("lines.py", "peers.py")}
+_SAVE_EVERY = 10  # seconds
 _JUDGED_FROM = ("draws.py", "judge.py")
 Found = dict[str, dict[str, Any]]
 
@@ -40,31 +41,32 @@ def methods() -> list[str]:
     return list(METHODS)
 
 
-def units(method: str, *, quick: bool = False) -> Iterator[Unit]:
-    """Every unit of a method, all rows first."""
-    yield Unit()
-    if method in SLOW:
-        return
-    scales = ["", *(SCALES if method in SCALED_METHODS else ())]
-    yield from (Unit(scale=scale) for scale in scales[1:])
-    for size, draws in SIZES.items():
-        for draw in range(3 if quick else draws):
-            yield from (Unit(size, draw, scale) for scale in (scales if size == min(SIZES) else [""]))
+def units_of(method: str, size: int, draws: int | None = None) -> list[Unit]:
+    """The units of a method with so many rows (0: all), at most so many draws of them."""
+    scales = ["", *(SCALES if method in SCALED_METHODS and size in (0, min(SIZES)) else ())]
+    if not size:
+        return [Unit(scale=scale) for scale in scales]
+    most = 0 if method in SLOW else min(draws or SIZES[size], SIZES[size])
+    return [Unit(size, draw, scale) for draw in range(most) for scale in scales]
 
 
-def run_method(task: str, method: str, *, quick: bool = False, asked: Sequence[Unit] | None = None) -> Found:
-    """Metrics of a method on a task for the units asked for (by default all); those kept from before are not run."""
+def run_method(task: str, method: str, asked: Sequence[Unit]) -> Found:
+    """Metrics of a method on a task for the units asked for; those kept from before are not run.
+
+    What is finished is saved every few seconds, so that a run that is stopped loses little.
+    """
     name = f"{task}--{table_of(task).stem[-8:]}--{method}--{version(method)}.json"
     path = folder() / "units" / name.replace(" ", "_")
     found: Found = json.loads(path.read_text()) if path.exists() else {}
-    asked = list(asked or units(method, quick=quick))
     missing = [unit for unit in asked if unit.key not in found]
-    if missing:
-        loaded, judges = _loaded(task)
-        for unit in missing:
-            known = possible(loaded.fit, unit.size)
-            found[unit.key] = _measure(loaded, judges[unit.size > 0], METHODS[method], unit) if known else {}
-        save(found, path)
+    saved = time.monotonic()
+    for unit in missing:
+        loaded, judge = _loaded(task, unit.size > 0)
+        known = possible(loaded.fit, unit.size)
+        found[unit.key] = _measure(loaded, judge, METHODS[method], unit) if known else {}
+        if unit is missing[-1] or time.monotonic() - saved > _SAVE_EVERY:
+            save(found, path)
+            saved = time.monotonic()
     return {unit.key: found[unit.key] for unit in asked if found[unit.key]}
 
 
@@ -90,10 +92,10 @@ METHODS: dict[str, Method] = {OURS: _ours, **PEERS, **({MCGRAD: mcgrad} if find_
 
 
 @lru_cache(1)
-def _loaded(task: str) -> tuple[Task, tuple[Judge, Judge]]:
+def _loaded(task: str, few: bool) -> tuple[Task, Judge]:
     # test rows are in random order, so the first ones are a sample
     loaded = load(task)
-    return loaded, (Judge(loaded.test, RESAMPLES), Judge(loaded.test[:FEW_TEST_ROWS], 0))
+    return loaded, Judge(loaded.test[:FEW_TEST_ROWS], 0) if few else Judge(loaded.test, RESAMPLES)
 
 
 def _measure(task: Task, judge: Judge, method: Method, unit: Unit) -> dict[str, Any]:

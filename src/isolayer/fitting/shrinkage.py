@@ -43,6 +43,7 @@ FLEXIBLE, STIFF = Strength(1.0, 4.0, 1.0), Strength(100.0, 400.0, 400.0)  # wher
 _ROUNDS = 200  # Newton steps, each with a new choice of strengths; a few dozen are usual
 _SETTLED = 0.01  # gain of the log evidence in a round below which it counts as settled
 _STILL = 0.01  # move of the shared deviation below which it stays
+_MUCH = 0.3  # change of a log strength after which second derivatives are computed again
 _LONGER, _FARTHEST = 8.0, 2.5  # longest step, in steps of the fixed-point iteration and of a log strength
 _STRIDE, _KNOTS = 2, 128  # strengths are chosen on every second knot, and on at most this many
 _NODES = 4  # of those knots between two nodes of the shared deviation
@@ -172,7 +173,7 @@ class _Search(NamedTuple):
         strength, common = np.where(np.isnan(known), start, known), _Shared(_hats(len(level.parent)))
         shared = np.zeros((len(level.parent), 1)) if after is None else after.shared[:, None]
         deviation = Deviation.none(*level.parent.shape) if after is None else after.deviation
-        pace, quiet, shift = _Pace.start(strength), 0, np.ones(1)
+        pace, quiet, moving = _Pace.start(strength), 0, 1.0 if share else 0.0
         for turn in range(_ROUNDS):
             prior = Prior.of(Strength(*strength.tolist()), level.frame, level.mean)
             problem = Problem(level.rows, level.parent + shared, prior)
@@ -182,20 +183,20 @@ class _Search(NamedTuple):
             deviation = deviation.moved(move, problem.shortening(moved))
             if np.abs(moved * level.rows.touched).max(initial=0) > 1.0:
                 continue  # too far from the optimum for its evidence to mean anything
-            if share and turn % 3 == 2 and np.abs(shift).max() > _STILL:
+            if moving > _STILL and (turn % 3 == 2 or quiet):
                 pressed = slope + hessian.apply(moved)
                 shift, follow = common.step(prior, pressed, hessian, posterior, shared)
-                shared, deviation = shared + shift, deviation.moved(follow)
+                shared, deviation, moving = shared + shift, deviation.moved(follow), float(np.abs(shift).max())
             rising, falling = self._balance(strength, prior, deviation, posterior)
             step = np.where(np.isnan(known), np.log(rising / falling), 0.0)
             gain = np.abs((rising - falling) * step) / 2  # of the log evidence, were the step taken
             quiet = quiet + 1 if gain.max() < _SETTLED else 0
-            if quiet >= 2:
+            if quiet >= 2 and moving <= _STILL:
                 break
             strength, pace = pace.next(strength, step)
         evidence = self._evidence(prior, deviation, shared, posterior) + self._log_hyperprior(strength)
         information = np.where(np.isnan(known), self._information(strength, prior, posterior), np.inf)
-        return _Found(strength, shared[:, 0], deviation, evidence, information, quiet >= 2)
+        return _Found(strength, shared[:, 0], deviation, evidence, information, quiet >= 2 and moving <= _STILL)
 
     def odds_of_none(self, found: _Found) -> float:
         """Log odds that there is no deviation, against deviations of any strength; a bound where that is negative.
@@ -209,7 +210,7 @@ class _Search(NamedTuple):
         some = found.evidence - self._log_hyperprior(found.strength) + float((density + around).sum())
         stiff = np.where(chosen, MOST, self.level.known)
         most = self._most_evidence(Strength(*stiff.tolist())) - some
-        if most < 0:
+        if most < -5:
             return most
         return self._replace(level=self.level._replace(known=stiff)).run(STIFF, share=False).evidence - some
 
@@ -297,11 +298,13 @@ class _Shared:
 
     Args:
         basis: What it is a sum of, shape ``[knots, nodes]``.
-        matrix: Its second derivatives, ``[nodes, nodes]``: found at the first step, and good enough for the next ones.
+        matrix: Its second derivatives, ``[nodes, nodes]``: kept from step to step while strengths hardly change.
+        strength: Log strengths at which they were computed, shape ``[3]``.
     """
 
     basis: Floats
     matrix: Floats | None = None
+    strength: Floats | None = None
 
     def step(
         self, prior: Prior, slope: Floats, hessian: Bands, posterior: Posterior, shared: Floats
@@ -316,8 +319,10 @@ class _Shared:
             shared: Where the shared deviation is, ``[knots, 1]``.
         """
         basis, precision = self.basis, prior.dense()
-        if self.matrix is None:
+        strength = np.log([*prior.line, prior.strength])
+        if self.matrix is None or np.abs(strength - self.strength).max() > _MUCH:
             self.matrix = basis.T @ precision @ basis + _pressure(hessian, posterior, basis, prior)
+            self.strength = strength
         weights = -np.linalg.solve(self.matrix, basis.T @ (slope.sum(1) + precision @ shared[:, 0]))
         weights *= min(1.0, 1.0 / max(float(np.abs(basis @ weights).max()), 1e-12))
         push = hessian.apply((basis @ weights)[:, None])

@@ -123,6 +123,8 @@ BOOSTED_FEATURES, BOOSTED_IDS = np.arange(1200.0).reshape(MANY, 3), {"position":
 BOOSTED = debias.BoostedRanker({"position": 5}, curves="trees", rounds=2)
 BOOSTED.fit(BOOSTED_FEATURES, np.tile(LABEL, 100), BOOSTED_IDS)
 BOOSTED.save(FOLDER / "ranker")
+EVALUATED = {"session": np.repeat(np.arange(100), 2), "click": np.tile([1, 0], 100), "relevance": np.zeros(200)}
+EVALUATED["position"] = np.tile([0, 1], 100)
 LATTICE = MonotoneLattice({"quality": Grid(lower=0, upper=1, step=0.5)})
 ONNX_COLUMNS = {"width": 3, "mean": [0.0] * 3, "std": [1.0] * 3}
 LISTED = {"label": np.tile(LABEL, 60), "prob": np.tile(PROB, 60), "score": np.tile(SCORE, 60)}  # 60 lists of 4 rows
@@ -1059,6 +1061,10 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             for name in ("click", "target_placement", "logging_placement")
         },
     ),
+    "policy.ranked_positions": (
+        policy.ranked_positions,
+        {"score": numbers(SCORE).without("short"), "session": keys(SEGMENT)},
+    ),
     "policy.position_based": (
         policy.position_based,
         {
@@ -1227,6 +1233,44 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     "debias.BoostedRanker.curves": (BOOSTED.curves, {"kind": choice("bias", "calibration")}),
     "debias.BoostedRanker.save": (BOOSTED.save, {"folder": PATH.at(FOLDER / "ranker")}),
     "debias.BoostedRanker.load": (debias.BoostedRanker.load, {"folder": PATH.at(FOLDER / "ranker")}),
+    "debias.evaluate": (
+        debias.evaluate,
+        {
+            "log": setting("a mapping from names", "give columns by name", valid=EVALUATED).but(
+                missing=({}, "log: expected a column 'click', got []; add or rename it")
+            ),
+            "old": keys([0, 1] * 100, 200)
+            .without(*keys([]).mistakes)
+            .but(
+                beyond=(
+                    [9] * 200,
+                    "old: expected integers from 0 to 4, got 9 in row 0 and 199 more; number them from 0",
+                )
+            ),
+            "new": Param([1, 0] * 100, {"None": (None, NOT_A_COLUMN.replace("{name}", "new") % "None")}),
+            "curves": setting(
+                "a Curves", "use DualHead.curves, or leave it out to learn them", "None", valid=DUAL.curves()
+            ),
+            "relevance": setting("a name", "name a column", "text"),
+            "label": setting("a name", "name the column of clicks", "text"),
+            "session": setting("a name", "name the column of lists", "text"),
+            "least_share": setting("a number in [0, 1)", "0.05 is usual", "zero"),
+        },
+    ),
+    "debias.evaluate without curves": (
+        debias.evaluate,
+        {
+            "log": Param({**EVALUATED, "features": np.ones((200, 2))}, {}),
+            "old": Param([0, 1] * 100, {}),
+            "new": Param([1, 0] * 100, {}),
+            "contexts": setting("distinct names", "name columns of the log, 'position' among them"),
+            "seed": SEED,
+        },
+    ),
+    "debias.Evaluation.interval": (
+        debias.Evaluation(1.0, 1.0, 1.0, 0.1, 9.0, 9, 3).interval,
+        {"level": LEVEL},
+    ),
     "debias.Naive": (lambda **given: model(debias.Naive, **given), HEADS),
     **{
         f"debias.{kind.__name__}": (
@@ -1530,7 +1574,10 @@ ROOMS = ("isolayer", "isolayer.debias", "isolayer.metrics", "isolayer.policy", "
 RECORDS = {
     "Curves",
     "Histogram",
-    *(f"debias.{name}" for name in ("Diagnosis", "Distilled", "Harvested", "Heads", "LoggerTest", "Overlap")),
+    *(
+        f"debias.{name}"
+        for name in ("Diagnosis", "Distilled", "Evaluation", "Harvested", "Heads", "LoggerTest", "Overlap")
+    ),
     *(f"metrics.{name}" for name in ("BinSums", "BrierParts", "DailyScores", "MeanSums", "Multicalibration")),
     *(f"metrics.{name}" for name in ("ObservedOverExpected", "SegmentSums", "SegmentedNE", "Sums")),
     *(f"simulate.{name}" for name in ("Behaviour", "Check", "UserMetrics")),

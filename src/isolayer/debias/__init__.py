@@ -11,6 +11,7 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
     boosting                 LightGBM and XGBoost through learned curves             BoostedRanker
     propensity               examination by regression EM                            em_propensity
     intervention_harvesting  the effect of position, from items shown at several     harvest
+    evaluation               clicks that a new ranking would get, from old logs      evaluate, Evaluation
     diagnose                 whether a log allows debiasing, and whether it worked   overlap, after_training,
                                                                                      position_effect
     informed_logger_test     whether the logger was better informed                  logger_test
@@ -35,6 +36,7 @@ from isolayer.debias.baselines import (
 from isolayer.debias.boosting import BoostedRanker
 from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
 from isolayer.debias.distill import Distilled, ShallowHead, distill
+from isolayer.debias.evaluation import Evaluation, evaluate
 from isolayer.debias.export import export_onnx
 from isolayer.debias.heads import DualHead
 from isolayer.debias.informed_logger_test import LoggerTest, logger_test
@@ -54,6 +56,7 @@ __all__ = [
     "Distilled",
     "DualHead",
     "DualLearning",
+    "Evaluation",
     "Harvested",
     "Heads",
     "InversePropensity",
@@ -68,6 +71,7 @@ __all__ = [
     "after_training",
     "distill",
     "em_propensity",
+    "evaluate",
     "export_onnx",
     "harvest",
     "logger_test",

@@ -39,6 +39,13 @@ def network_curves(
     features: Floats, label: Floats, context: Mapping[str, Ids], contexts: Mapping[str, int], weight: Floats, seed: int
 ) -> Curves:
     """The curves of a `DualHead` with two small layers, trained on standardised features."""
+    return network_relevance(features, label, context, contexts, weight, seed)[0]
+
+
+def network_relevance(
+    features: Floats, label: Floats, context: Mapping[str, Ids], contexts: Mapping[str, int], weight: Floats, seed: int
+) -> tuple[Curves, Floats]:
+    """The same curves, and the relevance logits ``[n]`` that belong to them."""
     x = torch.from_numpy((features - features.mean(0)) / np.maximum(features.std(0), 1e-9)).float().clamp(-5, 5)
     ids = {name: torch.from_numpy(column) for name, column in context.items()}
     y, w = torch.from_numpy(label).float(), torch.from_numpy(weight).float()
@@ -60,7 +67,9 @@ def network_curves(
                 loss.backward()
                 optimiser.step()
                 schedule.step()
-    return model.curves()
+        with torch.no_grad():
+            relevance = model.relevance(model.backbone(x))[:, 0].double().numpy()
+    return model.curves(), relevance
 
 
 def out_of_fold_curves(

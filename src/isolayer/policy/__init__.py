@@ -25,6 +25,7 @@ from isolayer.policy.rankings import (
     item_position,
     placement_prob,
     position_based,
+    ranked_positions,
     ranking_propensity,
     softmax_propensity,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "item_position",
     "placement_prob",
     "position_based",
+    "ranked_positions",
     "ranking_propensity",
     "snipw",
     "softmax_propensity",

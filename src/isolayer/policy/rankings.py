@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 from isolayer.fitting.columns import array_of, numbers, some, whole
+from isolayer.metrics.rows import codes
 from isolayer.policy.estimators import CHUNK, Column, Estimate, columns, importance_weight, require
 from isolayer.settings import count, instance, number
 
@@ -87,6 +88,21 @@ def placement_prob(utility_logit: ArrayLike, positions: int, *, temperature: flo
     placement = np.concatenate(parts)
     # A sum of non-negative numbers is at least each of them, so the quotient is never above 1, however it is rounded.
     return np.asarray(placement / placement.sum(1, keepdims=True))
+
+
+def ranked_positions(score: ArrayLike, session: ArrayLike) -> NDArray[np.int64]:
+    """Position of each row when its list is sorted by score, 0 for the highest; ties keep their order, ``[n]``.
+
+    >>> ranked_positions([0.1, 0.9, 0.5, 0.2], ["a", "a", "b", "b"]).tolist()
+    [1, 0, 0, 1]
+    """
+    value = some("score", numbers("score", score))
+    list_, lists = codes("session", session, len(value))
+    order = np.lexsort((-value, list_))
+    size = np.bincount(list_, minlength=len(lists))
+    position = np.empty(len(value), np.int64)
+    position[order] = np.arange(len(value)) - (np.cumsum(size) - size)[list_[order]]
+    return position
 
 
 def exposure(placement: ArrayLike, examination: ArrayLike) -> Column:

@@ -1,0 +1,211 @@
+r"""Counterfactual evaluation: the clicks that a new ranking of logged lists would get, by `evaluate`.
+
+The learned curves say how likely an item of relevance r is clicked at every position, :math:`P_k(r) = \sigma(f_k(r))`,
+so a policy that places it at position k with probability :math:`\pi_k` expects :math:`E_\pi(r) = \sum_k \pi_k P_k(r)`
+clicks from it. Clicks that were logged under the old policy count for the new one by the ratio
+:math:`w = E_{new}(r) / E_{old}(r)`. Under position bias relevance cancels in it; under trust bias it does not, which is
+why the curves and not one number per position are the propensities.
+
+Weights are ratios of the same expectations, so a correction by the curves (doubly robust) would cancel exactly. What
+the curves alone expect is reported beside the value, as a check.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from isolayer.curves.curves import Curves
+from isolayer.debias.boosters import Floats
+from isolayer.debias.curve_learners import Ids, network_relevance
+from isolayer.errors import InputError
+from isolayer.fitting.columns import array_of, numbers, same_length, some, whole
+from isolayer.metrics.rows import codes, labels, summed
+from isolayer.settings import confidence, instance, mapping, names, number, text
+from isolayer.settings import seed as checked_seed
+
+_LEAST_LISTS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    r"""Expected clicks per list of a new ranking, and how much of the log speaks about it.
+
+    Args:
+        value: Clicks per list, by weighting the logged clicks.
+        modelled: Clicks per list that the curves alone expect; far from ``value`` if curves or relevance are wrong.
+        logged: Clicks per list that were logged.
+        standard_error: Of ``value``, from the variation between lists; the curves count as given.
+        effective_rows: Number of rows of equal weight that say as much, :math:`(\sum w)^2 / \sum w^2`.
+        rows: Number of logged rows.
+        lists: Number of logged lists.
+    """
+
+    value: float
+    modelled: float
+    logged: float
+    standard_error: float
+    effective_rows: float
+    rows: int
+    lists: int
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Confidence interval of the value, from the variation between lists."""
+        reach = NormalDist().inv_cdf((1 + confidence(level)) / 2) * self.standard_error
+        return self.value - reach, self.value + reach
+
+    def __str__(self) -> str:
+        low, high = self.interval()
+        return (
+            f"{self.value:.3f} clicks per list ({low:.3f} to {high:.3f}), logged {self.logged:.3f}: "
+            f"{self.value / self.logged - 1:+.1%}. {self.effective_rows:,.0f} effective of {self.rows:,} rows; "
+            f"the curves alone expect {self.modelled:.3f}."
+        )
+
+
+def evaluate(
+    log: Mapping[str, Any],
+    old: Any,
+    new: Any,
+    *,
+    curves: Curves | None = None,
+    relevance: str = "relevance",
+    contexts: Sequence[str] = ("position",),
+    label: str = "click",
+    session: str = "session",
+    least_share: float = 0.05,
+    seed: int = 0,
+) -> Evaluation:
+    """Expected clicks per list if the logged lists had been ranked by a new policy, from the clicks of the old one.
+
+    Args:
+        log: Columns of logged rows: the label, the list, the contexts, and either relevance logits that belong to
+            ``curves`` or ``features`` ``[n, features]``, from which both are learned.
+        old: Where the logging policy puts each row: 0-based positions ``[n]`` as logged, or, if it draws lists,
+            probabilities of every position ``[n, positions]``, which make weights smaller; see
+            `isolayer.policy.placement_prob`.
+        new: Where the new policy puts each row, likewise; `isolayer.policy.ranked_positions` sorts lists by a score.
+        curves: Bias curves by position, such as those of `DualHead.curves`; by default they are learned from the log.
+        relevance: Column of relevance logits; read only if ``curves`` are given.
+        contexts: Columns of the bias features, ``"position"`` first; read only if ``curves`` are not given.
+        label: Column of clicks.
+        session: Column of lists.
+        least_share: Refuse if the effective rows are a smaller share of the rows.
+        seed: Seed of the network that learns curves.
+
+    Raises:
+        InputError: If the log does not say what the new ranking would get: too few effective rows, or positions that
+            the curves do not know.
+
+    >>> from isolayer.policy import ranked_positions
+    >>> from isolayer.simulate import debias_feed
+    >>> log = debias_feed("position").log(500, seed=1)
+    >>> best = ranked_positions(log["relevance_click"], log["session"])
+    >>> result = evaluate(log, log["position"], best)
+    >>> result.value > result.logged
+    True
+    """
+    given = mapping("log", log, advice="give columns by name")
+    clicked = some("label", labels(_column(given, text("label", label, advice="name the column of clicks"))))
+    list_, lists = codes(
+        session, _column(given, text("session", session, advice="name the column of lists")), len(clicked)
+    )
+    least_share = number("least_share", least_share, 0, 1, ends="[)", advice="0.05 is usual")
+    if len(lists) < _LEAST_LISTS:
+        raise InputError(f"log: expected at least {_LEAST_LISTS} lists, got {len(lists)}; use more rows")
+    if curves is None:
+        curves, score = _learned(given, clicked, contexts, checked_seed("seed", seed))
+    else:
+        instance("curves", curves, Curves, advice="use DualHead.curves, or leave it out to learn them")
+        score = numbers(relevance, _column(given, text("relevance", relevance, advice="name a column")), len(clicked))
+    prob = click_probs(curves, score, given, len(clicked))
+    before, after = (
+        (_placement(name, places, *prob.shape) * prob).sum(1) for name, places in (("old", old), ("new", new))
+    )
+    return _estimate(clicked, before, after, list_, len(lists), least_share)
+
+
+def _estimate(clicked: Floats, before: Floats, after: Floats, list_: Any, lists: int, least_share: float) -> Evaluation:
+    weight = after / before
+    effective = float(weight.sum() ** 2 / (weight**2).sum())
+    if effective < least_share * len(clicked):
+        raise InputError(
+            f"overlap: expected the log to say what the new ranking would get, got {effective:,.0f} effective of "
+            f"{len(clicked):,} rows, under the least share of {least_share:.0%}; the new policy shows at the top what "
+            "the old one hid: try a ranking that is closer to the logged one, or randomise some traffic first"
+        )
+    gain = summed(list_, weight * clicked, lists)
+    return Evaluation(
+        value=float(gain.mean()),
+        modelled=float(after.sum() / lists),
+        logged=float(clicked.sum() / lists),
+        standard_error=float(gain.std(ddof=1) / math.sqrt(lists)),
+        effective_rows=effective,
+        rows=len(clicked),
+        lists=lists,
+    )
+
+
+def click_probs(curves: Curves, relevance_logit: Floats, columns: Mapping[str, Any], rows: int) -> Floats:
+    """Probability of a click on each row at every position that the curves know, ``[n, positions]``.
+
+    Args:
+        curves: Bias curves, with a context ``"position"``.
+        relevance_logit: Relevance of each row, ``[n]``.
+        columns: The other contexts of the curves.
+        rows: Number of rows.
+    """
+    if "position" not in curves.contexts:
+        raise InputError(f"curves: expected a context 'position', got {list(curves.contexts)}; fit them by position")
+    depth = curves.contexts.index("position")
+    places = np.unique(curves.keys[depth + 1][depth])
+    if not np.array_equal(places, np.arange(len(places))):
+        raise InputError("curves: expected positions 0, 1, 2, ..., got others; number them from 0")
+    context = {name: _context(curves, columns, name, rows) for name in curves.contexts if name != "position"}
+    found = np.empty((rows, len(places)))
+    for place in range(len(places)):
+        at = {name: np.full(rows, place) if name == "position" else context[name] for name in curves.contexts}
+        found[:, place] = curves.predict_proba(relevance_logit, at)
+    return found
+
+
+def _context(curves: Curves, columns: Mapping[str, Any], name: str, rows: int) -> Any:
+    if name == "task":
+        return np.repeat(curves.keys[1][0][0], rows)
+    return array_of(name, _column(columns, name))
+
+
+def _placement(name: str, places: Any, rows: int, positions: int) -> Floats:
+    """Probability of every position for each row, ``[n, positions]``."""
+    given = array_of(name, places)
+    if given.ndim != 2:
+        return np.eye(positions)[whole(name, given, positions, rows)]
+    share = numbers(name, given, dims=2)
+    same_length(name, len(share), rows)
+    if share.shape[1] != positions or share.min() < 0 or np.abs(share.sum(1) - 1).max() > 1e-6:
+        raise InputError(
+            f"{name}: expected probabilities of {positions} positions that add up to 1 in each row, got an array of "
+            f"shape {list(share.shape)}; use policy.placement_prob with all positions"
+        )
+    return share
+
+
+def _learned(log: Mapping[str, Any], clicked: Floats, contexts: Any, seed: int) -> tuple[Curves, Floats]:
+    wanted = names("contexts", contexts, advice="name columns of the log, 'position' among them")
+    if "position" not in wanted:
+        raise InputError(f"contexts: expected 'position' among them, got {list(wanted)}; add it")
+    features = numbers("features", _column(log, "features"), len(clicked), dims=2)
+    ids: dict[str, Ids] = {name: whole(name, _column(log, name), 1 << 20, len(clicked)) for name in wanted}
+    sizes = {name: int(column.max()) + 1 for name, column in ids.items()}
+    return network_relevance(features, clicked, ids, sizes, np.ones(len(clicked)), seed)
+
+
+def _column(log: Mapping[str, Any], name: str) -> Any:
+    if name not in log:
+        raise InputError(f"log: expected a column {name!r}, got {sorted(map(str, log))}; add or rename it")
+    return log[name]

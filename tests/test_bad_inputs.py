@@ -1183,6 +1183,10 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "seed": SEED,
         },
     ),
+    "simulate.scored_log": (
+        simulate.scored_log,
+        {"rows": count(advice="count from 1"), "days": count(1, 3650, advice="count from 1"), "seed": SEED},
+    ),
     "simulate.self_test": (
         simulate.self_test,
         {

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(need(f"isolayer.{_HOME[name]}"), name)
+    if name == "__version__":
+        return need("isolayer.curves.verified_file").library_version()
     if name in ("debias", "metrics", "policy", "simulate"):
         return need(f"isolayer.{name}")
     raise AttributeError(f"module 'isolayer' has no attribute {name!r}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from isolayer.cli.calibration import apply, fit, update
 from isolayer.cli.debiasing import demo, diagnose, simulate, train
 from isolayer.cli.document import recorded
+from isolayer.cli.example import example
 from isolayer.cli.exporting import export
 from isolayer.cli.scoring import score
 from isolayer.cli.showing import show
@@ -16,9 +19,9 @@ app = typer.Typer(
     name="isolayer",
     help="""Calibrate and debias the scores of ranking systems.
 
-    `isolayer demo` shows everything at work. A log with scores: fit a calibrator, look at it by report, use it by apply
-    or export, watch it by check, add days by update, see what it remembers by show. A log without scores: train a
-    ranker, then score the log. No log: simulate one.
+    `isolayer example` writes a log to try things on. A log with scores: fit a calibrator, look at it by report, use it
+    by apply or export, watch it by check, add days by update, see what it remembers by show. A log without scores:
+    train a ranker, then score the log. `isolayer demo` shows everything at work; `isolayer simulate` makes larger logs.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -27,8 +30,25 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(demo, simulate, diagnose, train, score),
+    *(example, demo, simulate, diagnose, train, score),
     *(fit, report, apply, export, check, update, compare, show),
 )
 for _command in COMMANDS:
     app.command()(recorded(_command))
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from isolayer.curves.verified_file import library_version
+
+        print(f"isolayer {library_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass

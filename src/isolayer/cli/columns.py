@@ -93,7 +93,8 @@ def scale_of(given: str | None, score: str) -> Scale:
     >>> scale_of(None, "score")
     Traceback (most recent call last):
         ...
-    isolayer.errors.InputError: --scale: expected logit or prob for the column 'score', got nothing; say which it is
+    isolayer.errors.InputError: --scale: expected logit or prob for the column 'score', got nothing; add --scale prob if
+    the scores are probabilities from 0 to 1, --scale logit if they are any numbers
     """
     said = SCALES.get(score.rpartition("_")[2])
     if given is None and said:
@@ -101,7 +102,10 @@ def scale_of(given: str | None, score: str) -> Scale:
         return cast("Scale", said)
     if given not in ("logit", "prob"):
         got = repr(given) if given else "nothing"
-        raise InputError(f"--scale: expected logit or prob for the column {score!r}, got {got}; say which it is")
+        raise InputError(
+            f"--scale: expected logit or prob for the column {score!r}, got {got}; add --scale prob if the scores are "
+            "probabilities from 0 to 1, --scale logit if they are any numbers"
+        )
     return cast("Scale", given)
 
 

@@ -52,10 +52,7 @@ def counts(rows: Any, column: str) -> tuple[int, int]:
 
 
 def write(rows: Any, out: Path) -> None:
-    """Write a table of the embedded DuckDB to a file, whole or not at all, or as CSV to standard output.
-
-    Rows in memory, such as those of a pipe, are there by name once :func:`counts` has asked about them.
-    """
+    """Write a table of the embedded DuckDB to a file, whole or not at all, or as CSV to standard output."""
     from isolayer.tables.sources import backend_of
 
     backend = backend_of(rows)
@@ -67,6 +64,7 @@ def write(rows: Any, out: Path) -> None:
                 shutil.copyfileobj(file, sys.stdout.buffer)
         return
     options = check_format(out)
+    backend.to_pyarrow(rows.limit(0))  # rows in memory, such as those of a pipe, have a name in the engine from now on
     with whole_file(out) as part:
         name = str(part).replace("'", "''")
         backend.raw_sql(f"COPY ({backend.compile(rows)}) TO '{name}' ({options})")

@@ -6,6 +6,7 @@
     feed         candidates, logging policy, tasks, days     Feed, Logger, Task, Drift
     setups       named feeds of the debiasing benchmark      debias_feed
     loop         policies rank, users act, metrics by user   closed_loop, UserMetrics
+    scored_log   a log of scores that are wrong by surface   scored_log
     check        the simulator against its own formulas      self_test, Check
 
 >>> from isolayer import simulate
@@ -27,6 +28,7 @@ from isolayer.simulate.check import Check, self_test
 from isolayer.simulate.feed import DEVICES, DOWNSTREAM, GRADE_SHARES, TASKS, Drift, Feed, Logger, Policy, Task
 from isolayer.simulate.loop import UserMetrics, closed_loop
 from isolayer.simulate.population import Population
+from isolayer.simulate.scored_log import scored_log
 from isolayer.simulate.setups import debias_feed
 
 __all__ = [
@@ -51,5 +53,6 @@ __all__ = [
     "UserMetrics",
     "closed_loop",
     "debias_feed",
+    "scored_log",
     "self_test",
 ]

@@ -66,6 +66,7 @@ _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -6: "negative rates that are NULL or outside (0, 1]",
     -7: "times that are NULL, NaN or infinite",
 }
+_LONGEST_QUERY = 700  # characters of a query that an error quotes
 _PROBS = "scores that are NULL or outside [0, 1]"
 _SCORE, _LABEL, _WEIGHT, _CONTEXT, _RATE, _TIME = _KINDS
 
@@ -148,9 +149,11 @@ def histogram_of(
         if on_bad_rows == "error":
             query = sample_query(source, spec)
             own = ', give missing contexts a curve of their own by missing="own"' if _KINDS[_CONTEXT] in bad else ""
+            percent = ", divide them by 100 if they are percentages" if 2 * bad.get(_PROBS, 0) > total else ""
+            sample = f". To see some: {query}" if len(query) <= _LONGEST_QUERY else ""
             raise InputError(
-                f"rows: expected {_rule(spec)}, got {counts} in {total} rows; repair them{own}, or leave them out by "
-                f'on_bad_rows="drop". To see some: {query}'
+                f"rows: expected {_rule(spec)}, got {counts} in {total} rows; repair them{percent}{own}, or leave them "
+                f'out by on_bad_rows="drop"{sample}'
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
     kept = pc.greater_equal(cells["bin"], 0)

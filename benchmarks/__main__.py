@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 from dataclasses import asdict
 from importlib import import_module
@@ -23,15 +24,16 @@ RESULTS = Path("results/bench.json")
 WITH_OPTIONS = ("coverage", "fields", "monitor", "negatives", "real")
 README_ROWS = {  # what the README shows of each benchmark, in words for a stranger
     "layer": {
-        "forward, 501 buckets": "layer, forward, faster than the paper's listing by",
-        "forward + backward, 501 buckets": "layer, forward and backward, faster by",
-        "peak extra memory, forward + backward, 501 buckets": "layer, memory of the listing's",
+        "forward, 501 buckets": "the layer, forward, is faster than the paper's listing by",
+        "forward + backward, 501 buckets": "the layer, forward and backward, is faster by",
+        "peak extra memory, forward + backward, 501 buckets": "memory of the layer, as a share of the listing's",
     },
     "calibration": {
-        "scikit-learn isotonic, per segment": "1M rows, 1,000 segments: scikit-learn isotonic per segment",
+        "scikit-learn isotonic, per segment": "1M rows, 1,000 segments, log loss above the best possible: scikit-learn "
+        "isotonic per segment",
         "Platt, per segment": "the same: Platt per segment",
         "MCGrad 0.1.5, defaults": "the same: MCGrad",
-        "ours: log loss above oracle": "the same: isolayer, log loss above the true probability's",
+        "ours: log loss above oracle": "the same: isolayer",
         "fit, automatic shrinkage, against scikit-learn's loop": "the same: isolayer, fit against scikit-learn's loop",
         "score inversions inside a segment": "the same: isolayer, scores put out of order",
     },
@@ -87,9 +89,24 @@ def readme_table(results: dict[str, Any]) -> str:
     """
     lines = ["| measured on " + f"{results['machine']['cores']} cores | |", "|---|---|"]
     for name, shown in README_ROWS.items():
-        found = {row["name"]: row["measured"].replace("|", "\\|") for row in results["rows"].get(name, [])}
+        found = {row["name"]: in_words(row["measured"]) for row in results["rows"].get(name, [])}
         lines += [f"| {words} | {found[row]} |" for row, words in shown.items() if row in found]
     return "\n".join([*lines, "", "All of them, with their targets: `make bench`."])
+
+
+def in_words(measured: str) -> str:
+    """A figure as a stranger reads it: small numbers written out, symbols as words.
+
+    >>> in_words("14.04e-4 above oracle, |O/E-1| 0.0774, fit and predict 220.6 s")
+    '0.0014 (error of observed over expected 0.077; 220.6 s)'
+    >>> in_words("9.90e-4")
+    '0.0010'
+    """
+    measured = re.sub(r"(\d+\.\d+)e-4", lambda found: f"{float(found[1]) / 1e4:.4f}", measured)
+    found = re.fullmatch(r"(\S+) above oracle, \|O/E-1\| (\S+), fit and predict (.*)", measured)
+    if found:
+        measured = f"{found[1]} (error of observed over expected {float(found[2]):.3f}; {found[3]})"
+    return measured.replace("|", "\\|")
 
 
 def write_readme(readme: Path = Path("README.md"), results: Path = RESULTS) -> None:

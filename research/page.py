@@ -1,4 +1,4 @@
-"""Results for people: the table of one experiment and the page of all, generated from the JSON files, never typed."""
+"""Results for people: one page per experiment and a summary that links to them, generated from the JSON files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ The data are simulated unless a study says otherwise, so figures agree with the 
 size; intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Intervals
 of studies on real data are over resampled users, queries or rows, and over seeds where something is trained from one.
 """
-REPRODUCED = "reproduced"  # the folder beside the page
+REPRODUCED = "reproduced"  # the folder of numbers and pictures beside the summary
+STUDIES = "studies"  # the folder of pages beside the summary
 _FOLDED = 30  # rows from which on a table is folded away
 
 
-def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
-    """The whole of ``docs/results.md`` from the files under ``out``: a summary of all experiments, then each in turn.
-
-    ``pictures`` is where the page finds them, such as ``"reproduced/"``.
+def results_page(out: str | Path = "results") -> str:
+    """The whole of ``docs/results.md`` from the files under ``out``: a line per experiment, with a link to its page.
 
     >>> print(results_page("a folder nobody has").splitlines()[0])
     # Results
@@ -39,17 +38,28 @@ def results_page(out: str | Path = "results", *, pictures: str = "") -> str:
     lines = [_HEAD, "| experiment | outcome | parts: held, in direction, not | seeds | CPU seconds |", "|---" * 5 + "|"]
     for one in documents:
         counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
-        link, cost = f"[{one['title']}](#{one['name']})", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
+        link, cost = f"[{one['title']}]({STUDIES}/{one['name']}.md)", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
         lines.append(f"| {link} | {one['held']} | {counts} | {cost} |")
     total = sum(one["cpu_seconds"] for one in documents)
     lines += ["", f"{total / 60:.0f} minutes of one core in all; the units of an experiment run on every core at once."]
     if absent:
         lines += ["", f"Not run: {', '.join(absent)}."]
-    return "\n".join([*lines, *(f"\n{_section(one, pictures)}" for one in documents)]) + "\n"
+    return "\n".join(lines) + "\n"
+
+
+def study_pages(out: str | Path, *, pictures: str = f"../{REPRODUCED}/") -> dict[str, str]:
+    """The page of each experiment whose numbers are under ``out``, by name."""
+    found = {experiment.name: _read(Path(out) / f"{experiment.name}.json") for experiment in EXPERIMENTS}
+    foot = "\n\n[All results](../results.md)\n"
+    return {
+        name: table(document, pictures=pictures, heading="#") + foot
+        for name, document in found.items()
+        if document is not None
+    }
 
 
 def write_page(page: str | Path, out: str | Path = "results") -> None:
-    """Bring the results under ``out`` into a folder ``reproduced`` beside the page, and write the page from there.
+    """Bring the results under ``out`` into a folder ``reproduced`` beside the page, and write all pages from there.
 
     The folder keeps numbers and pictures, not the series that pictures were drawn from. What it has of experiments
     that are not under ``out`` stays, so one experiment may be brought up to date by itself.
@@ -65,18 +75,17 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
         (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         if document["picture"]:
             shutil.copyfile(out / document["picture"], folder / document["picture"])
-    page.write_text(results_page(folder, pictures=f"{REPRODUCED}/"))
+    page.write_text(results_page(folder))
+    (page.parent / STUDIES).mkdir(exist_ok=True)
+    for name, text in study_pages(folder).items():
+        (page.parent / STUDIES / f"{name}.md").write_text(text)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def _section(document: dict[str, Any], pictures: str) -> str:
-    return f'<a id="{document["name"]}"></a>\n\n{table(document, pictures=pictures)}'
-
-
-def table(document: dict[str, Any], *, pictures: str = "") -> str:
+def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") -> str:
     """One experiment: claim, the paper's figure and ours with its interval, the verdict, the command.
 
     >>> row = {"name": "Click", "metric": "delta AUC", "paper": "+1.00%", "digits": 2, "unit": "%"}
@@ -91,7 +100,7 @@ def table(document: dict[str, Any], *, pictures: str = "") -> str:
         "",
     ]
     lines = [
-        f"## {document['title']}",
+        f"{heading} {document['title']}",
         "",
         f"**The paper:** {document['claim']} ({document['paper']})",
         "",

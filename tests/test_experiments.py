@@ -164,7 +164,10 @@ def test_a_real_experiment_leaves_a_picture(tmp_path):
     assert document["held"] == "held"
     assert (tmp_path / "quick" / document["picture"]).read_bytes().startswith(b"\x89PNG")
     assert f"]({document['picture']})" in (tmp_path / "quick" / "expressiveness.md").read_text()
-    assert f"](pictures/{document['picture']})" in page.results_page(tmp_path / "quick", pictures="pictures/")
+    assert (
+        f"](pictures/{document['picture']})"
+        in page.study_pages(tmp_path / "quick", pictures="pictures/")[document["name"]]
+    )
 
 
 def test_spawned_workers_save_their_units_and_the_dual_head_beats_the_baseline(tmp_path):
@@ -240,9 +243,10 @@ def test_the_page_tells_what_was_run_and_what_was_not(made_up, tmp_path):
     made_up(MadeUp())
     assert "Not run: made-up." in page.results_page(tmp_path)
     runner.reproduce(["made-up"], out=tmp_path, processes=1)
-    text = page.results_page(tmp_path)
+    assert "[A made-up experiment](studies/made-up.md)" in page.results_page(tmp_path)
+    text = page.study_pages(tmp_path)["made-up"]
     for part in (
-        "A made-up experiment",
+        "# A made-up experiment",
         "**The paper:** Numbers rise.",
         "**Outcome: held.**",
         "python -m research made-up",

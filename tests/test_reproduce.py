@@ -54,10 +54,11 @@ def test_a_quick_run_comes_to_numbers_a_table_a_picture_and_a_verdict(experiment
     assert (written / document["picture"]).read_bytes().startswith(b"\x89PNG")
     assert f"`{document['command']}`" in (written / f"{name}.md").read_text()
     page.write_page(tmp_path / "results.md", written)
-    text = (tmp_path / "results.md").read_text()
+    assert f"]({page.STUDIES}/{name}.md)" in (tmp_path / "results.md").read_text()
+    text = (tmp_path / page.STUDIES / f"{name}.md").read_text()
     assert f"**Outcome: {document['held']}.** {document['verdict']}" in text
     assert (tmp_path / page.REPRODUCED / document["picture"]).exists()
-    assert f"]({page.REPRODUCED}/{document['picture']})" in text
+    assert f"](../{page.REPRODUCED}/{document['picture']})" in text
 
 
 def test_an_interrupted_run_keeps_what_was_finished_and_says_so(tmp_path):
@@ -78,10 +79,10 @@ def test_an_interrupted_run_keeps_what_was_finished_and_says_so(tmp_path):
     assert all(one["numbers"] for one in saved)
 
 
-def test_the_committed_page_is_that_of_the_committed_numbers():
-    assert (DOCS / "results.md").read_text() == page.results_page(
-        DOCS / page.REPRODUCED, pictures=f"{page.REPRODUCED}/"
-    )
+def test_the_committed_pages_are_those_of_the_committed_numbers():
+    assert (DOCS / "results.md").read_text() == page.results_page(DOCS / page.REPRODUCED)
+    committed = {path.stem: path.read_text() for path in (DOCS / page.STUDIES).glob("*.md")}
+    assert committed == page.study_pages(DOCS / page.REPRODUCED)
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / page.REPRODUCED).glob("*.json")), ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from isolayer.settings import count
 from isolayer.settings import seed as checked_seed
 
-# Share of the rows, click rate as a logit, and how the model's logit departs from the truth: slope about the rate, shift.
+# Share of the rows, click rate as a logit, and how the model's logit departs from the truth: slope, shift.
 SURFACES = {
     "feed": (0.55, -2.7, 0.75, 0.40),
     "search": (0.27, -1.5, 1.25, -0.55),

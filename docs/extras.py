@@ -18,6 +18,7 @@ PURPOSE = {
     "report": "charts in notebooks and the report page",
     "onnx": "export to ONNX and check it with ONNX Runtime",
     "torch": "the layers, and curves as layers",
+    "boosting": "rankers of LightGBM and XGBoost trained through frozen bias curves",
     "train": "`isolayer train`, `score` and `demo`: rankers trained on logs",
     "all": "everything above",
 }

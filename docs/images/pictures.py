@@ -1,7 +1,8 @@
 """Draw the pictures of the guides, light and dark: ``python docs/images/pictures.py`` writes them beside this file.
 
 Charts are drawn from simulated logs or from the numbers in docs/reproduced; parts of the report page and of the
-explainer are photographed by chromium. Names may be given to draw only those: ``python docs/images/pictures.py overview``.
+explainer are photographed by chromium. Names may be given to draw only those:
+``python docs/images/pictures.py overview``.
 """
 
 import json

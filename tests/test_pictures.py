@@ -43,7 +43,9 @@ def test_wins_and_losses_are_those_of_the_committed_numbers(page):
     assert "**worse**" in written, "a table without losses is an advertisement"
 
 
-@pytest.mark.parametrize("page", [*(page for page in GUIDES if page != "production"), "index", "warehouse"])
+@pytest.mark.parametrize(
+    "page", ["calibrate", "choosing", "get-started", "index", "install", "measure", "migration", "warehouse"]
+)
 def test_code_fits_a_narrow_page(page):
     for block in re.findall(r"^```(?:python|sh)\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), re.M | re.S):
         for line in block.splitlines():

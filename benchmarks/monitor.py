@@ -5,14 +5,19 @@ level and slope. Rows of the clustered runs come from users of 50 rows each, who
 of 0.5. Alarms without cause must lie between .02 and .07 at level .05. Power is compared with what people do by hand:
 an exact binomial test per context, with Holm's correction, on the same data, the calibrator taken as certain.
 
-Threads 1: ``nice -n 5 python -m benchmarks monitor --runs=500``, about half an hour; 100 runs by default.
+Threads 1: ``nice -n 5 python -m benchmarks monitor --runs=500``, about half an hour on a quiet core; 100 by default.
+What was run is kept in results/monitor.json, and the same command goes on from there. ``--only=clustered`` runs the
+questions whose name has that word. Seeds begin at 50,000; nothing was chosen on these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +27,7 @@ from benchmarks import Row, progress, quick
 from isolayer.curves.curves import Curves
 from isolayer.fitting.histogram import Histogram, bin_of
 from isolayer.grid import Grid
-from isolayer.monitor import Check, check
+from isolayer.monitor import check
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +37,9 @@ CONTEXTS, RATES = (20, 200, 2000), (0.2, 0.02, 0.002)
 POSITIONS = 24  # scores of a context
 USER_ROWS, USER_DEVIATION = 50, 0.5
 LEVEL = 0.05
-CHECKS = 5  # days on which a calibrator is checked: fitting costs more than checking
+CHECKS = 10  # days on which a calibrator is checked: fitting costs more than checking
+SEED = 50_000
+KEPT = Path("results/monitor.json")
 LEAST, MOST = 0.02, 0.07  # alarms without cause
 
 
@@ -54,22 +61,22 @@ class World:
         level, slope = random.normal(0, 0.3, (contexts, 1)), np.exp(random.normal(0, 0.1, (contexts, 1)))
         return cls(middle + level + slope * (truth - middle), truth, clustered)
 
-    def day(self, rows: int, random: np.random.Generator, drifted: Floats | None = None) -> Histogram:
+    def day(self, rows: int, random: np.random.Generator, drifted: Floats | None = None, folds: int = 126) -> Histogram:
         """The histogram of so many rows, whose labels follow ``drifted`` logits instead of the truth."""
         logit = self.truth if drifted is None else drifted
         if not self.clustered:
             count = np.full(logit.size, rows // logit.size, np.int64)
             count[random.permutation(logit.size)[: rows - count.sum()]] += 1
             return self._histogram(count, random.binomial(count, _prob(logit.reshape(-1))))
-        place = random.integers(0, logit.size, rows)
+        place = random.integers(0, logit.size, rows, dtype=np.int32)
         users = rows // USER_ROWS
-        user = random.integers(0, users, rows)
-        effect = random.normal(0, USER_DEVIATION, users)
-        event = random.random(rows) < _prob(logit.reshape(-1)[place] + effect[user])
-        folds, size = 126, 126 * logit.size
-        cell = place * folds + user % folds
-        count, positive = np.bincount(cell, minlength=size), np.bincount(cell, event, size)
-        return self._histogram(count, positive, folds)
+        user = random.integers(0, users, rows, dtype=np.int32)
+        effect = random.normal(0, USER_DEVIATION, users).astype(np.float32)
+        event = random.random(rows, dtype=np.float32) < _prob(
+            logit.reshape(-1).astype(np.float32)[place] + effect[user]
+        )
+        size, cell = folds * logit.size, place.astype(np.int64) * folds + user % folds
+        return self._histogram(np.bincount(cell, minlength=size), np.bincount(cell, event, size), folds)
 
     def _histogram(self, count: NDArray[np.int64], positive: Floats, folds: int = 1) -> Histogram:
         used = np.flatnonzero(count)
@@ -83,25 +90,37 @@ class World:
         return Histogram(GRID, ("context",), (np.arange(len(self.score)),), *cells, *sums)
 
 
+class Outcome(NamedTuple):
+    """What one run found: whether anything drifted, whether all rows together did, and what the test by hand says."""
+
+    alarm: bool
+    overall: bool
+    by_hand: bool
+
+
+class Question(NamedTuple):
+    """Days of one kind; without a drift the question is how often there is an alarm."""
+
+    name: str
+    contexts: int
+    rate: float
+    clustered: bool
+    drift: Callable[[Floats], Floats] | None = None
+
+
 def run(options: list[str] | None = None) -> list[Row]:
-    given = [int(option.removeprefix("--runs=")) for option in options or [] if option.startswith("--runs=")]
-    runs = given[0] if given else 4 if quick() else 100
-    return [*false_alarms(runs), *powers(runs)]
+    given = dict(option.removeprefix("--").split("=", 1) for option in options or [] if "=" in option)
+    runs = int(given.get("runs", 4 if quick() else 100))
+    asked = [question for question in questions() if given.get("only", "") in question.name]
+    return [row for question in asked for row in _rows(question, outcomes(question, runs))]
 
 
-def false_alarms(runs: int) -> list[Row]:
-    rows = []
-    for clustered, contexts, rate in product((False, True), CONTEXTS, RATES):
-        name = f"alarms without cause, {contexts} contexts, rate {rate}{', clustered' if clustered else ''}"
-        alarms = [not result.holds for result, _ in _runs(runs, contexts, rate, clustered)]
-        share = float(np.mean(alarms))
-        chance = 2 * np.sqrt(LEVEL * (1 - LEVEL) / runs)  # of the simulation itself, two standard errors
-        fine = LEAST - (chance if runs < 500 else 0) <= share <= MOST + (chance if runs < 500 else 0)
-        rows.append(_told(Row(name, f"{LEAST} to {MOST}", f"{share:.3f} of {runs}", fine)))
-    return rows
-
-
-def powers(runs: int) -> list[Row]:
+def questions() -> list[Question]:
+    """Days without a drift, then with one."""
+    found = [
+        Question(f"alarms without cause, {contexts} contexts, rate {rate}{kind}", contexts, rate, bool(kind))
+        for kind, contexts, rate in product(("", ", clustered"), CONTEXTS, RATES)
+    ]
     drifts: dict[str, tuple[float, Callable[[Floats], Floats]]] = {
         "all probabilities x 1.1": (0.1, lambda truth: _times(truth, 1.1)),
         "all probabilities x 1.2": (0.1, lambda truth: _times(truth, 1.2)),
@@ -111,31 +130,51 @@ def powers(runs: int) -> list[Row]:
         "slope x 1.15, O/E 1": (0.1, lambda truth: _steeper(truth, 1.15)),
         "slope x 0.85, O/E 1": (0.1, lambda truth: _steeper(truth, 0.85)),
     }
-    rows = []
-    for name, (rate, drift) in drifts.items():
-        found = [(result, by_hand) for result, by_hand in _runs(runs, 200, rate, False, drift)]
-        ours, theirs = (float(np.mean(part)) for part in ([not r.holds for r, _ in found], [b for _, b in found]))
-        target, measured = f">= {theirs:.2f}, by hand", f"{ours:.2f} of {runs}"
-        rows.append(_told(Row(f"drift found, {name}", target, measured, ours >= theirs)))
-        if name == "all probabilities x 1.1":
-            overall = float(np.mean([bool(result.drifted[0]) for result, _ in found]))
-            rows.append(
-                _told(Row(f"the same by the test of all rows, {name}", "> .95", f"{overall:.2f}", overall > 0.95))
-            )
+    return found + [Question(f"drift found, {name}", 200, rate, False, drift) for name, (rate, drift) in drifts.items()]
+
+
+def _rows(question: Question, found: list[Outcome]) -> list[Row]:
+    """The rows of the table about one question."""
+    runs, share = len(found), float(np.mean([each.alarm for each in found]))
+    if question.drift is None:
+        chance = 0.0 if runs >= 500 else 2 * np.sqrt(LEVEL * (1 - LEVEL) / runs)  # two standard errors of few runs
+        fine = LEAST - chance <= share <= MOST + chance
+        return [_told(Row(question.name, f"{LEAST} to {MOST}", f"{share:.3f} of {runs}", fine))]
+    theirs = float(np.mean([each.by_hand for each in found]))
+    rows = [_told(Row(question.name, f">= {theirs:.2f}, by hand", f"{share:.2f} of {runs}", share >= theirs))]
+    if question.name.endswith("x 1.1"):
+        overall = float(np.mean([each.overall for each in found]))
+        name = f"the same by the test of all rows, {question.name}"
+        rows.append(_told(Row(name, "> .95", f"{overall:.2f}", overall > 0.95)))
     return rows
 
 
-def _runs(
-    runs: int, contexts: int, rate: float, clustered: bool, drift: Callable[[Floats], Floats] | None = None
-) -> Iterator[tuple[Check, bool]]:
-    """Verdicts of so many runs, and whether the test by hand alarms; the same seeds for every question."""
-    for seed in range(runs):
-        if seed % CHECKS == 0:
-            random = np.random.default_rng([seed, contexts, round(1000 * rate), clustered])
-            world = World.of(contexts, rate, clustered, random)
-            curves = Curves.from_histogram(world.day(ROWS * DAYS, random).folded())
-        today = world.day(ROWS, random, None if drift is None else drift(world.truth))
-        yield check(curves, today, level=LEVEL, tolerance=0.0, clustered=clustered), by_hand(curves, today)
+def outcomes(question: Question, runs: int, kept: Path | None = None) -> list[Outcome]:
+    """So many runs of a question, the first of which may have been kept by an earlier call; the same seeds for all."""
+    path = KEPT if kept is None else kept
+    known = json.loads(path.read_text()) if path.exists() else {}
+    found = [Outcome(*each) for each in known.get(question.name, [])]
+    while len(found) < runs:
+        found += _block(question, SEED + len(found))
+        known[question.name] = found
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(known))
+        progress(f"monitor: {question.name}: {len(found)} of {runs}, {sum(each.alarm for each in found)} alarms")
+    return found[:runs]
+
+
+def _block(question: Question, seed: int) -> list[Outcome]:
+    """One calibrator, checked on several days."""
+    contexts, rate, clustered, drift = question[1:]
+    random = np.random.default_rng([seed, contexts, round(1000 * rate), clustered])
+    world = World.of(contexts, rate, clustered, random)
+    curves = Curves.from_histogram(world.day(ROWS * DAYS, random, folds=1))
+    drifted, found = None if drift is None else drift(world.truth), list[Outcome]()
+    for _ in range(CHECKS):
+        today = world.day(ROWS, random, drifted)
+        result = check(curves, today, level=LEVEL, tolerance=0.0, clustered=clustered)
+        found.append(Outcome(not result.holds, bool(result.drifted[0]), by_hand(curves, today)))
+    return found
 
 
 def by_hand(curves: Curves, today: Histogram) -> bool:

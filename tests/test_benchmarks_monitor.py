@@ -54,3 +54,13 @@ def test_the_test_by_hand_is_the_exact_binomial_one_with_holms_correction():
     assert monitor.by_hand(curves, day)
     calm = Histogram.from_arrays(np.full(100, -1.0), np.arange(100) % 4 == 0, {"context": np.repeat([0, 1], 50)})
     assert not monitor.by_hand(curves, calm)
+
+
+def test_runs_are_kept_and_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(monitor, "ROWS", 2000)
+    monkeypatch.setattr(monitor, "CHECKS", 2)
+    question = monitor.Question("calm", 3, 0.2, True)
+    first = monitor.outcomes(question, 2, tmp_path / "kept.json")
+    whole = monitor.outcomes(question, 4, tmp_path / "kept.json")
+    assert whole[:2] == first
+    assert whole == monitor.outcomes(question, 4, tmp_path / "again.json")

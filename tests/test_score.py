@@ -203,7 +203,7 @@ def test_training_on_unusable_columns_leaves_the_old_model(trained, tmp_path, co
 
 @pytest.mark.parametrize("features", ["*", "price,click", "price,position"])
 def test_labels_and_contexts_are_no_features(trained, features):
-    with pytest.raises(InputError, match="features: expected no labels, contexts or weights among them, got"):
+    with pytest.raises(InputError, match="features: expected no labels, contexts, weights or lists among them, got"):
         run("train", trained / "log.parquet", *TRAIN[2:], "--features", features, "--out", trained / "other")
 
 

@@ -327,7 +327,7 @@ def test_the_same_command_under_torchrun(log_file, tmp_path):
         ),
         (
             {"features": ["click"]},
-            "features: expected no labels, contexts or weights among them, got ['click']; leave them out, since they",
+            "features: expected no labels, contexts, weights or lists among them, got ['click']; leave them out",
         ),
         ({"features": []}, "features: expected at least one column, got none; name some"),
         ({"tasks": []}, "tasks: expected at least one label column, got none; name some"),

@@ -19,9 +19,11 @@ _HOME = {
     "IsotonicLayer": "nn.isotonic",
     "MissingExtra": "errors",
     "MonotoneLattice": "nn.lattice",
+    "RowAdam": "nn.rates",
     "calibrate": "nn.posthoc",
     "parameter_groups": "nn.rates",
     "piecewise_linear": "nn.functional",
+    "train_curves": "nn.alternating",
 }
 
 __all__ = [
@@ -36,9 +38,11 @@ __all__ = [
     "IsotonicLayer",
     "MissingExtra",
     "MonotoneLattice",
+    "RowAdam",
     "calibrate",
     "parameter_groups",
     "piecewise_linear",
+    "train_curves",
 ]
 
 if TYPE_CHECKING:
@@ -48,12 +52,13 @@ if TYPE_CHECKING:
     from isolayer.errors import InputError, MissingExtra
     from isolayer.fitting.histogram import Histogram
     from isolayer.grid import Grid
+    from isolayer.nn.alternating import train_curves
     from isolayer.nn.context import ContextIsotonicLayer
     from isolayer.nn.functional import piecewise_linear
     from isolayer.nn.isotonic import IsotonicEmbedding, IsotonicLayer
     from isolayer.nn.lattice import MonotoneLattice
     from isolayer.nn.posthoc import calibrate
-    from isolayer.nn.rates import parameter_groups
+    from isolayer.nn.rates import RowAdam, parameter_groups
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 from isolayer.errors import InputError, MissingExtra, need
@@ -37,7 +38,8 @@ def run() -> int:
     except _mistakes() as error:
         if type(error).__name__ in _FAULTS:
             raise
-        print(f"isolayer: {line(error)}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # under torchrun every process meets the same mistake
+            print(f"isolayer: {line(error)}", file=sys.stderr)
         return 2
     except SystemExit as end:
         if not isinstance(end.code, int | None):

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from isolayer.cli.calibration import apply, fit, update
-from isolayer.cli.debiasing import demo, diagnose, simulate, train
+from isolayer.cli.debiasing import demo, simulate, train
+from isolayer.cli.diagnosing import diagnose
 from isolayer.cli.document import recorded
 from isolayer.cli.example import example
 from isolayer.cli.exporting import export
 from isolayer.cli.scoring import score
 from isolayer.cli.showing import show
+from isolayer.cli.tuning import tune
 from isolayer.cli.verdicts import check, compare, report
 
 app = typer.Typer(
@@ -30,7 +32,7 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(example, demo, simulate, diagnose, train, score),
+    *(example, demo, simulate, diagnose, train, tune, score),
     *(fit, report, apply, export, check, update, compare, show),
 )
 for _command in COMMANDS:

@@ -151,7 +151,7 @@ def distinct(given: Sequence[str], option: str) -> tuple[str, ...]:
     return tuple(given)
 
 
-def matching(listed: str, columns: list[str]) -> list[str]:
+def matching(listed: str, columns: list[str], option: str = "--features") -> list[str]:
     """Columns by name; a trailing star matches a prefix.
 
     >>> matching("age,feature_*", ["age", "feature_0", "feature_1", "click"])
@@ -165,10 +165,10 @@ def matching(listed: str, columns: list[str]) -> list[str]:
             else [name]
         )
         if not some or not set(some) <= set(columns):
-            raise InputError(f"--features: expected columns of the log, got {name!r}; it has {', '.join(columns)}")
+            raise InputError(f"{option}: expected columns of the log, got {name!r}; it has {', '.join(columns)}")
         found += some
     if not found:
-        raise InputError(f"--features: expected at least one column, got {listed!r}; it has {', '.join(columns)}")
+        raise InputError(f"{option}: expected at least one column, got {listed!r}; it has {', '.join(columns)}")
     return list(dict.fromkeys(found))
 
 

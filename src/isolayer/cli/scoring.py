@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,10 @@ from isolayer.cli.columns import matching, next_step, refuse_text
 from isolayer.cli.files import check_output
 from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import note, show
+from isolayer.cli.rankers import cores
 from isolayer.errors import InputError, need
 from isolayer.storage import read_once, read_set, whole_file
+from isolayer.vocabularies import Vocabulary
 
 BATCH = 65_536  # rows the model is asked about at once
 FAR = 10.0  # standard deviations between the mean of a feature here and in training that are worth a word
@@ -22,7 +25,9 @@ FAR = 10.0  # standard deviations between the mean of a feature here and in trai
 
 def score(
     log: Log,
-    model: Annotated[Path, typer.Option(help="The serving model, as `train` wrote it.")] = Path("model/serving.onnx"),
+    model: Annotated[Path, typer.Option(help="The serving model that `train` wrote, or its folder.")] = Path(
+        "model/serving.onnx"
+    ),
     features: Annotated[
         str | None,
         typer.Option(help="Feature columns, if the log must have these and no others; by default the model's own."),
@@ -32,33 +37,76 @@ def score(
 ) -> None:
     """Add a trained ranker's probabilities to a log. They are what `isolayer fit` calibrates.
 
-    A model of the task click adds click_prob, its probability, and click_relevance, the logit to rank by. The model
-    knows the names of its feature columns; their order in the log does not matter. A calibrator is best fitted to rows
-    the ranker was not trained on.
+    A model of the task click adds click_prob, its probability on logged traffic given the features, and
+    click_relevance, the logit to rank by, which rises with relevance for decreasing tasks too. The model knows the
+    names of its feature columns; their order in the log does not matter, and values it has not seen are unknown. A
+    calibrator is best fitted to rows the ranker was not trained on.
 
     Example: isolayer score log.parquet --model model/serving.onnx --out scored.parquet
     """
+    model = model / "serving.onnx" if model.is_dir() else model
     check_output(out, "--out", *log, model)
-    table, session = read(log), _session(model)
-    known = _known_columns(session, model)
-    columns = _model_features(known, features, list(table.columns))
-    new = _new_columns(known, list(table.columns))
-    if not isinstance(known["features"], str):
-        refuse_text(table, columns)
+    table, served = read(log), ServedModel.load(model)
+    served.check(table, features)
+    new = served.new_columns(list(table.columns))
     rows = table.to_pyarrow()
     if not len(rows):
         raise InputError(f"log: expected at least one row, got none in {name_of(log)!r}; check what wrote it")
-    matrix = _matrix(rows, known)
-    _compare_means(matrix, known)
-    answers = [session.run(None, {"features": matrix[at : at + BATCH]}) for at in range(0, len(matrix), BATCH)]
-    for name, values in zip(new, zip(*answers, strict=True), strict=True):
-        rows = rows.append_column(name, [_finite(name, np.concatenate(values))])
+    matrix = served.matrix(rows)
+    _compare_means(matrix, served.known)
+    outputs = served.outputs(matrix)
+    for name in new:
+        rows = rows.append_column(name, [_finite(name, outputs[name])])
     with whole_file(out) as part:
         need("pyarrow.parquet").write_table(rows, part)
     show({"rows": len(rows), "columns": ", ".join(new), "written": out}, as_json=json)
-    task = known["tasks"][0]
+    task = served.tasks[0]
     label = ["--label", task] if task in table.columns else []
     next_step("fit", out, "--score", f"{task}_prob", "--scale", "prob", *label)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A serving model, ready to run, and what it knows of its columns.
+
+    Args:
+        session: The session of onnxruntime.
+        known: Its columns, out of its metadata.
+    """
+
+    session: Any
+    known: dict[str, Any]
+
+    @classmethod
+    def load(cls, model: Path) -> ServedModel:
+        """Read a serving model, as `train` wrote it."""
+        session = _session(model)
+        return cls(session, _known_columns(session, model))
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of its tasks."""
+        return list(self.known["tasks"])
+
+    def check(self, table: Any, features: str | None = None) -> None:
+        """Raise unless a table has the model's feature columns, and no others of those that are given."""
+        columns = _model_features(self.known, features, list(table.columns))
+        if not isinstance(self.known["features"], str):
+            refuse_text(table, [name for name in columns if name not in self.known["vocabularies"]])
+
+    def new_columns(self, columns: list[str]) -> list[str]:
+        """Names of the columns the model adds to these."""
+        return _new_columns(self.known, columns)
+
+    def matrix(self, rows: Any) -> Any:
+        """Features of rows as the model takes them, ``[rows, features]``."""
+        return _matrix(rows, self.known)
+
+    def outputs(self, matrix: Any) -> dict[str, Any]:
+        """For each task its relevance and its probability, by name."""
+        parts = [self.session.run(None, {"features": matrix[at : at + BATCH]}) for at in range(0, len(matrix), BATCH)]
+        names = [name for task in self.tasks for name in (f"{task}_relevance", f"{task}_prob")]
+        return dict(zip(names, map(np.concatenate, zip(*parts, strict=True)), strict=True))
 
 
 def _session(model: Path) -> Any:
@@ -72,7 +120,9 @@ def _session(model: Path) -> Any:
     state = need("onnxruntime.capi.onnxruntime_pybind11_state")
     unreadable = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented", "RuntimeException")
     try:
-        return runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = cores()
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except tuple(getattr(state, name) for name in unreadable) as error:
         raise InputError(
             f"--model: expected an ONNX model, got {str(model)!r}; give what `isolayer train` wrote"
@@ -85,6 +135,7 @@ def _known_columns(session: Any, model: Path) -> dict[str, Any]:
     outputs = [one.name for one in session.get_outputs()]
     try:
         known: dict[str, Any] = json_text.loads(found or "{}")
+        known.setdefault("vocabularies", {})  # of models that had none
         features, tasks, width = known["features"], known["tasks"], known["width"]
         expected = [name for task in tasks for name in (task, f"{task}_prob")]
         shape = session.get_inputs()[0].shape
@@ -137,9 +188,16 @@ def _matrix(rows: Any, known: dict[str, Any]) -> Any:
             )
         matrix = flat.astype(np.float32).reshape(len(rows), -1)
     else:
-        columns = [rows[name].to_numpy().astype(np.float32) for name in known["features"]]
-        matrix = np.column_stack(columns)
+        matrix = np.column_stack([_feature(rows[name], name, known) for name in known["features"]])
     return _finite("features", matrix)
+
+
+def _feature(column: Any, name: str, known: dict[str, Any]) -> Any:
+    """A feature as the model takes it: a number, or that of its value from 1; 0 for an unseen value."""
+    if name not in known["vocabularies"]:
+        return column.to_numpy().astype(np.float32)
+    vocabulary = Vocabulary(tuple(known["vocabularies"][name]))
+    return (vocabulary.ids(column, name) + 1).astype(np.float32)
 
 
 def _finite(name: str, values: Any) -> Any:
@@ -154,6 +212,8 @@ def _compare_means(matrix: Any, known: dict[str, Any]) -> None:
     gap = np.abs(matrix.mean(0, dtype=np.float64) - mean)
     for index in np.flatnonzero(gap > FAR * np.maximum(std, 1e-6 * np.abs(mean) + 1e-12)):
         name = known["features"] if isinstance(known["features"], str) else known["features"][index]
+        if name in known["vocabularies"]:
+            continue
         note(
             f"warning: the mean of {name} is {matrix[:, index].mean():.3g}, in training it was {mean[index]:.3g} with "
             f"a standard deviation of {std[index]:.3g}"

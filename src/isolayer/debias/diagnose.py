@@ -10,7 +10,7 @@ Pure functions of numpy columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,8 @@ class Diagnosis:
         learned: The model's effect of position, rate over that of the first, ``[positions]``; or None.
         harvested: The effect of position harvested from the log, see `overlap`; or None.
         logger: Whether the logger was better informed than the features; None where lists are not known.
+        by_combination: Observed over expected by combination of the contexts; None with a single context feature.
+        alone: The same by each context feature alone.
     """
 
     by_context: ObservedOverExpected
@@ -143,11 +145,20 @@ class Diagnosis:
     learned: Floats | None
     harvested: Harvested | None
     logger: LoggerTest | None
+    by_combination: ObservedOverExpected | None = None
+    alone: Mapping[str, ObservedOverExpected] = field(default_factory=dict)
+
+    @property
+    def sums_fail(self) -> bool:
+        """Whether combinations of contexts differ from 1 although no context alone does: sums cannot express that."""
+        if self.by_combination is None or any(_off(table).any() for table in self.alone.values()):
+            return False
+        return bool(_off(self.by_combination).any())
 
     @property
     def miscalibrated(self) -> NDArray[np.bool_]:
         """Contexts and score buckets where observed over expected differs from 1, ``[contexts]``."""
-        return np.asarray((self.by_context.lower > 1) | (self.by_context.upper < 1))
+        return _off(self.by_context)
 
     @property
     def curve_differs(self) -> NDArray[np.bool_]:
@@ -175,6 +186,10 @@ class Diagnosis:
             )
         else:
             lines.append(f"None of {len(off)} contexts and score buckets differs from 1.")
+        if self.sums_fail:
+            lines.append(
+                "Combinations of contexts differ from 1 although each context alone does not: train with mode='cross'."
+            )
         if self.learned is not None and self.harvested is not None:
             names = ", ".join(str(key) for key in self.harvested.position[self.curve_differs])
             lines.append(
@@ -214,17 +229,29 @@ def after_training(
     buckets = count("buckets", buckets, advice="5 is usual")
     learned = None if learned is None else finite("learned", learned)
     crossed = dict(context) | {"score_bucket": quantile_buckets(finite("relevance_logit", relevance_logit), buckets)}
-    cells = len(observed_over_expected(label, prob, crossed).ratio)
     seen = overlap(position, label, features=features).harvested if features is not None else None
     if learned is not None and seen is not None and len(learned) != len(seen.position):
         raise InputError(f"learned: expected {len(seen.position)} positions, got {len(learned)}; align them")
     return Diagnosis(
-        observed_over_expected(label, prob, crossed, level=1 - 0.05 / cells),
+        _at_once(label, prob, crossed),
         observed_over_expected(label, prob, position),
         learned,
         seen,
         None if session is None else logger_test(label, prob, relevance_logit, position, session, features=features),
+        _at_once(label, prob, context) if len(context) > 1 else None,
+        {name: _at_once(label, prob, {name: ids}) for name, ids in context.items()},
     )
+
+
+def _at_once(label: Any, prob: Floats, context: Mapping[str, Any]) -> ObservedOverExpected:
+    """Observed over expected by context, with intervals that hold simultaneously."""
+    cells = len(observed_over_expected(label, prob, context).ratio)
+    return observed_over_expected(label, prob, context, level=1 - 0.05 / cells)
+
+
+def _off(table: ObservedOverExpected) -> NDArray[np.bool_]:
+    """Where observed over expected differs from 1."""
+    return np.asarray((table.lower > 1) | (table.upper < 1))
 
 
 def position_effect(curves: Curves, event_logit: Any, context: Mapping[str, Any], *, task: str = "click") -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,30 +17,45 @@ from isolayer.grid import Grid
 from isolayer.nn.isotonic import IsotonicLayer
 
 Floats = NDArray[np.float64]
+MOST_CURVES = 100_000
 
 
 @torch.no_grad()
 def bias_curves(layer: ReferencedCurves, tasks: Sequence[str]) -> Curves:
     """Curves by task and context, from the event's logit by relevance to its logit in the context.
 
-    A context that is partly unknown is the parent of the contexts it could be, and has the curve of id -1.
+    A context that is partly unknown is the parent of the contexts it could be, and has the curve of id -1. Features
+    that would make more than ``MOST_CURVES`` curves, and hashed ones, are unknown everywhere; a projected vector is
+    zero.
 
     Args:
         layer: The context curves of a model.
         tasks: The name of each of its units.
     """
-    names, order = list(layer.contexts), np.argsort(np.array(tasks))
+    sizes, order = _listed(layer, len(tasks)), np.argsort(np.array(tasks))
+    names = list(sizes)
     keys, values = list[tuple[NDArray[Any], ...]]([()]), [layer.grid.knots[None, 1:]]  # over all tasks: the identity
     for depth in range(len(names) + 1):
-        ids = list(itertools.product(*(range(size) for size in list(layer.contexts.values())[:depth])))
+        ids = list(itertools.product(*(range(size) for size in list(sizes.values())[:depth])))
         table = torch.tensor(ids, dtype=torch.long, device=layer.held.device).view(len(ids), depth)
-        unknown = table.new_full((len(ids), len(names) - depth), -1)
-        context = dict(zip(names, torch.cat([table, unknown], dim=1).unbind(1), strict=True))
+        context = {name: table.new_full((len(ids),), -1) for name in layer.contexts}
+        context |= dict(zip(names, table.unbind(1), strict=False))
+        if layer.projection is not None:
+            context["vector"] = torch.zeros(len(ids), layer.projection, device=layer.held.device)
         knots = layer.knot_values(context).transpose(0, 1)[..., 1:]  # [tasks, contexts, buckets]
         values.append(knots.double().cpu().numpy()[order].reshape(-1, layer.grid.buckets))
         task = np.repeat(np.array(tasks)[order], len(ids))
         keys.append((task, *(np.tile(column.cpu().numpy(), len(tasks)) for column in table.unbind(1))))
     return _table(layer.grid, ("task", *names), keys, values, kind="bias", extrapolation=layer.extrapolation)
+
+
+def _listed(layer: ReferencedCurves, tasks: int) -> dict[str, int]:
+    """The features of which a table of all combinations can be made, in order."""
+    found: dict[str, int] = {}
+    for name, size in layer.contexts.items() if not layer.hash_buckets else ():
+        if tasks * math.prod(found.values()) * size <= MOST_CURVES:
+            found[name] = size
+    return found
 
 
 @torch.no_grad()

@@ -29,6 +29,7 @@ from isolayer.debias.loss import (
 )
 from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.debias.serving import Relevance, Serving
+from isolayer.debias.towers import TowerRelevance, Towers
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid, grid_or
@@ -37,6 +38,7 @@ from isolayer.nn.inputs import context_sizes, module
 from isolayer.nn.isotonic import IsotonicLayer
 from isolayer.settings import choice, count, instance, mapping, names
 
+TASKS = ("click", "skip", "long_dwell")  # of which skip is decreasing
 COARSE = Grid(step=2.5)  # of the context curves
 FINE = Grid(step=0.05)  # of the served curve of each task
 
@@ -61,19 +63,26 @@ class DualHead(nn.Module):
 
     Args:
         backbone: Features to ``[batch, width]``.
-        width: Width of the backbone's output.
-        tasks: Names of the labels.
+        width: Width of the backbone's output or, with towers, of theirs.
+        tasks: Names of the labels; by default ``click``, ``skip`` and ``long_dwell``.
         contexts: Name and number of ids of each bias feature.
         alpha: Weight of the loss of the served probability: one number for all tasks, or a number for each.
         beta: Weight of the loss of the observed logit, likewise.
         anchor: ``"detached"`` or ``"joint"``.
         wiring: ``"curve"``, curves over the relevance logit; ``"parallel"``, curves over a second logit of the same
             backbone, kept for comparison: it does not debias.
-        decreasing: Tasks whose label is less likely with more relevance.
+        decreasing: Tasks whose label is less likely with more relevance; by default none, and ``skip`` among the
+            default tasks.
         reference: Id of each context feature that is the reference; by default 0.
         grid: Bounds and bucket width of the context curves; beyond it they continue with slope 1. The default is
             coarse: each curve is learned from the rows of its context, and on 150,000 rows wide buckets ranked best.
         mode: ``"sum"`` adds one embedding per context feature; ``"cross"`` gives every combination its own curve.
+        towers: Layers of each task between the backbone and its relevance: a module per task, or one module for all,
+            such as a mixture of experts; see `TowerRelevance`.
+        rank: As in `ContextIsotonicLayer`: that many numbers per context instead of a row of bucket weights.
+        hash_buckets: As there: unbounded ids, hashed into tables of this size.
+        projection: As there: a dense vector of this size per row, ``context["vector"]``.
+        sparse: As there: sparse gradients, for contexts with very many ids; train it with `RowAdam`.
 
     >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
     >>> outputs = model(torch.zeros(5, 4), {"position": torch.arange(5)})
@@ -88,33 +97,47 @@ class DualHead(nn.Module):
         backbone: nn.Module,
         *,
         width: int,
-        tasks: Sequence[str] = ("click", "skip", "long_dwell"),
+        tasks: Sequence[str] | None = None,
         contexts: Mapping[str, int] | None = None,
         alpha: PerTask = 0.25,
         beta: PerTask = 0.75,
         anchor: Literal["joint", "detached"] = "detached",
         wiring: Literal["curve", "parallel"] = "curve",
-        decreasing: Sequence[str] = (),
+        decreasing: Sequence[str] | None = None,
         reference: Mapping[str, int] | None = None,
         grid: Grid | None = None,
         mode: Literal["sum", "cross"] = "sum",
+        towers: Towers | None = None,
+        rank: int | None = None,
+        hash_buckets: int | None = None,
+        projection: int | None = None,
+        sparse: bool = False,
     ) -> None:
         super().__init__()
-        contexts = context_sizes({"position": 20, "device": 3} if contexts is None else contexts)
-        self.tasks, self.decreasing = checked_tasks(tasks, decreasing)
-        _check_wiring(anchor, wiring)
+        contexts = {"position": 20, "device": 3} if contexts is None else contexts
+        contexts = context_sizes(contexts, 1 if hash_buckets is None else 0)
+        if decreasing is None:
+            decreasing = ("skip",) if tasks is None else ()
+        self.tasks, self.decreasing = checked_tasks(TASKS if tasks is None else tasks, decreasing)
+        _check_wiring(anchor, wiring, towers)
         self.anchor, self.wiring = anchor, wiring
         self.alpha, self.beta = alpha, beta
         self.backbone = module("backbone", backbone)
-        self.relevance = Relevance(width, len(self.tasks))
+        self.relevance: nn.Module = (
+            Relevance(width, len(self.tasks)) if towers is None else TowerRelevance(towers, width, self.tasks)
+        )
         self.parallel = Relevance(width, len(self.tasks)) if wiring == "parallel" else None
         held = [wiring == "curve" and (anchor == "detached" or self.alpha[task] == 0) for task in self.tasks]
         self.context_curves = ReferencedCurves(
             contexts,
-            reference=_checked_reference(reference, contexts),
+            reference=_checked_reference(reference, contexts, hashed=hash_buckets is not None),
             held=held,
             grid=grid_or(grid, COARSE),
             mode=mode,
+            rank=rank,
+            hash_buckets=hash_buckets,
+            projection=projection,
+            sparse=sparse,
         )
         self.served_curve = (
             IsotonicLayer(len(self.tasks), grid=FINE, extrapolation="extend") if anchor == "detached" else None
@@ -152,6 +175,11 @@ class DualHead(nn.Module):
     def contexts(self) -> dict[str, int]:
         """Name and number of ids of each bias feature."""
         return self.context_curves.contexts
+
+    @property
+    def hash_buckets(self) -> int | None:
+        """Size of the tables that ids are hashed into; None if ids are those of the tables."""
+        return self.context_curves.hash_buckets
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> dict[str, Heads]:
         """Logits of every task.
@@ -279,7 +307,8 @@ class DualHead(nn.Module):
 
         Args:
             kind: ``"bias"``, curves by task and context to the logit that was observed there; ``"calibration"``, curves
-                by task to the logit that is served.
+                by task to the logit that is served. Context features with too many ids for a table of all
+                combinations, and hashed ones, are left out of bias curves: these are of an unknown id.
 
         >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
         >>> model.curves().predict_proba([0.0], {"task": ["click"], "position": [3]}).round(4).tolist()
@@ -313,18 +342,23 @@ def checked_tasks(tasks: Sequence[str], decreasing: Sequence[str]) -> tuple[tupl
     return given, names("decreasing", falling, given, advice="name tasks only")
 
 
-def _check_wiring(anchor: str, wiring: str) -> None:
+def _check_wiring(anchor: str, wiring: str, towers: Towers | None) -> None:
     choice("anchor", anchor, ("joint", "detached"), advice="'joint' is the paper's")
     choice("wiring", wiring, ("curve", "parallel"), advice="use 'curve'")
     if wiring == "parallel" and anchor == "detached":
         raise InputError(
             "wiring: expected anchor='joint' with 'parallel', got 'detached'; nothing would train relevance"
         )
+    if wiring == "parallel" and towers is not None:
+        raise InputError("wiring: expected no towers with 'parallel', got some; use 'curve'")
 
 
-def _checked_reference(reference: Mapping[str, int] | None, contexts: Mapping[str, int]) -> dict[str, int]:
+def _checked_reference(
+    reference: Mapping[str, int] | None, contexts: Mapping[str, int], *, hashed: bool
+) -> dict[str, int]:
     given = mapping("reference", {} if reference is None else reference, advice="give an id of each feature")
     for name, id_ in given.items():
         choice("reference", name, list(contexts), advice="name a context feature")
-        count(f"reference {name!r}", id_, 0, contexts[name] - 1, advice="give an id of the feature")
+        most = {} if hashed else {"most": contexts[name] - 1}
+        count(f"reference {name!r}", id_, 0, **most, advice="give an id of the feature")
     return dict.fromkeys(contexts, 0) | dict(given)

@@ -11,6 +11,7 @@ from torch import Tensor
 from isolayer.debias.serving import BIAS_RATE
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.context_ids import id_column
 from isolayer.nn.functional import knot_values
 from isolayer.nn.isotonic import slopes
 
@@ -29,6 +30,10 @@ class ReferencedCurves(ContextIsotonicLayer):
         held: For each unit, whether its reference curve is the identity.
         grid: Bounds and bucket width.
         mode: ``"sum"`` or ``"cross"``, as in `ContextIsotonicLayer`.
+        rank: As in `ContextIsotonicLayer`, as are the following.
+        hash_buckets: The reference ids are those before hashing.
+        projection: The reference is the zero vector.
+        sparse: Whether the tables have sparse gradients.
 
     >>> curves = ReferencedCurves({"position": 3}, reference={"position": 0}, held=[True])
     >>> _ = torch.nn.init.normal_(curves.base.weight)
@@ -46,8 +51,22 @@ class ReferencedCurves(ContextIsotonicLayer):
         held: Sequence[bool],
         grid: Grid | None = None,
         mode: Literal["sum", "cross"] = "sum",
+        rank: int | None = None,
+        hash_buckets: int | None = None,
+        projection: int | None = None,
+        sparse: bool = False,
     ) -> None:
-        super().__init__(contexts, units=len(held), grid=grid, mode=mode, extrapolation="extend")
+        super().__init__(
+            contexts,
+            units=len(held),
+            grid=grid,
+            mode=mode,
+            rank=rank,
+            hash_buckets=hash_buckets,
+            projection=projection,
+            sparse=sparse,
+            extrapolation="extend",
+        )
         self.reference = dict(reference)
         self.register_buffer("held", torch.tensor(list(held)), persistent=False)
         self.all_held = all(held)
@@ -59,8 +78,9 @@ class ReferencedCurves(ContextIsotonicLayer):
     def _ids(self, context: Mapping[str, Tensor] | None, batch: int | None) -> list[Tensor]:
         """Ids of each feature, with those of the reference replaced by -1."""
         ids = super()._ids(context, batch)
-        at = [key == self.reference[name] for name, key in zip(self.contexts, ids, strict=True)]
-        if self.mode == "cross":  # one table of combinations: only the whole reference has no deviation
+        given = ids if not self.hash_buckets else [id_column(context, name, batch) for name in self.contexts]
+        at = [key == self.reference[name] for name, key in zip(self.contexts, given, strict=True)]
+        if self.mode == "cross" and ids:  # one table of combinations: only the whole reference has no deviation
             at = [torch.stack(at).all(0)] * len(ids)
         return [torch.where(here, -1, key) for here, key in zip(at, ids, strict=True)]
 

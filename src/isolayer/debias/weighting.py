@@ -103,6 +103,8 @@ class DualLearning(Naive):
     tensor(0.6931)
     """
 
+    needs_lists = True  # `training.train` then gives batches of whole lists, under the key ``group``
+
     def __init__(
         self,
         backbone: nn.Module,

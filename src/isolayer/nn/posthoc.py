@@ -71,7 +71,7 @@ class CalibratedModel(nn.Module):
             context: Ids ``[batch]`` of each feature. An unknown id, -1 or one outside the table, is served by the next
                 coarser curve.
         """
-        logit = _logits(self.model, inputs)
+        logit = logits_of(self.model, inputs)
         columns = logit.reshape(len(logit), -1).unbind(1)
         if not self.contexts:
             parts = [layer(column) for layer, column in zip(self.layers, columns, strict=True)]
@@ -170,7 +170,7 @@ def calibrate(
     histograms: list[Histogram] = []
     held: list[_Rows] = []
     for batch in batches:
-        held.append(_read(model, batch, sizes))
+        held.append(read_batch(model, batch, sizes))
         if sum(len(logit) for logit, _, _ in held) >= _BLOCK:
             histograms, held = _added(histograms, held, grid, negative_rate), []
     if held:
@@ -184,7 +184,8 @@ def calibrate(
 _Rows = tuple[Tensor, Tensor, dict[str, Tensor]]  # logits and labels [rows, tasks], ids [rows] of each feature
 
 
-def _logits(model: nn.Module, inputs: Any) -> Tensor:
+def logits_of(model: nn.Module, inputs: Any) -> Tensor:
+    """Logits of a model, ``[batch]`` or ``[batch, tasks]``; a tuple of inputs is given as several arguments."""
     logit: Tensor = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
     if logit.dim() not in (1, 2):
         raise InputError(f"model: expected logits [batch] or [batch, tasks], got {list(logit.shape)}; wrap it")
@@ -192,12 +193,12 @@ def _logits(model: nn.Module, inputs: Any) -> Tensor:
 
 
 @torch.no_grad()
-def _read(model: nn.Module, batch: tuple[Any, ...], sizes: Mapping[str, int]) -> _Rows:
-    """Logits, labels and ids of one batch."""
+def read_batch(model: nn.Module, batch: tuple[Any, ...], sizes: Mapping[str, int]) -> _Rows:
+    """Logits and labels ``[rows, tasks]`` and ids ``[rows]`` of one batch."""
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
         raise InputError(f"batches: expected (inputs, labels) or those and a context, got {shown(batch)}; pair them")
     inputs, labels, *rest = batch
-    logit = _logits(model, inputs)
+    logit = logits_of(model, inputs)
     if tensor("labels", labels).shape != logit.shape:
         raise InputError(
             f"labels: expected the shape of the logits, {list(logit.shape)}, got {list(labels.shape)}; align them"

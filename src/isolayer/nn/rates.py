@@ -5,16 +5,21 @@ the optimiser's groups follow from that:
 
     is_curve = True                       its parameters are those of curves: ``curve_lr * lr``
     curve_lr_factors = {"bias": 10.0}     the named parameters (or submodules): 10 times the rate of curves
+
+`RowAdam` is the optimiser that takes all of these groups, large tables with sparse gradients included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from isolayer.errors import InputError
 from isolayer.nn.inputs import module as checked_module
-from isolayer.settings import number
+from isolayer.settings import number, shown
 
 
 def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> list[dict[str, Any]]:
@@ -23,23 +28,20 @@ def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> l
     A bucket weight is touched only by the inputs that reach its bucket. At the rate of a backbone curves lag behind,
     and a comparison of models becomes one of learning rates.
 
-    Each group also says whether its gradients are ``"sparse"`` (tables with ``sparse=True``). `torch.optim.SGD` and
-    `torch.optim.Adagrad` take all groups. Adam does not take sparse gradients, so give it the dense groups and
-    `torch.optim.SparseAdam` the sparse ones.
+    Each group also says whether its gradients are ``"sparse"`` (tables with ``sparse=True``). `RowAdam` takes all
+    groups, and so do `torch.optim.SGD` and `torch.optim.Adagrad`. `torch.optim.Adam` takes the dense ones only.
 
     Args:
         module: A model with isotonic layers anywhere inside it.
         lr: Learning rate of everything else.
         curve_lr: How many times faster curves learn.
 
-    >>> import torch
     >>> from isolayer import ContextIsotonicLayer
     >>> model = nn.Sequential(nn.Linear(3, 1), ContextIsotonicLayer({"item": 1_000}, sparse=True))
     >>> groups = parameter_groups(model, lr=0.001)
     >>> [(len(group["params"]), group["lr"], group["sparse"]) for group in groups]
     [(2, 0.001, False), (2, 0.01, False), (2, 0.01, True)]
-    >>> dense = torch.optim.Adam([group for group in groups if not group["sparse"]])
-    >>> sparse = torch.optim.SparseAdam([group for group in groups if group["sparse"]])
+    >>> optimiser = RowAdam(groups)
     """
     checked_module("module", module)
     lr = number("lr", lr, 0, advice="try 0.001")
@@ -69,3 +71,75 @@ def _sparse(module: nn.Module) -> set[int]:
     """The parameters that will have sparse gradients."""
     tables = (child for child in module.modules() if isinstance(child, (nn.Embedding, nn.EmbeddingBag)))
     return {id(table.weight) for table in tables if table.sparse}
+
+
+class RowAdam(torch.optim.Adam):
+    """Adam; a table with sparse gradients is updated in the rows of the batch only, each at the time of its own steps.
+
+    So a step costs what its batch costs, however large the tables are. A row keeps two averages of its gradient, as in
+    Adam, and the number of times it was in a batch, by which they are corrected. A row that is in every batch is
+    updated exactly as Adam does.
+
+    Args:
+        groups: What `parameter_groups` returns, or parameters.
+        lr: Learning rate of groups that say none.
+        betas: Decay of the averages of the gradient and of its square.
+        eps: Added to the denominator.
+
+    >>> table = nn.Embedding(1_000, 4, sparse=True)
+    >>> optimiser = RowAdam(parameter_groups(table, lr=0.1))
+    >>> before = table.weight.detach().clone()
+    >>> table(torch.tensor([7])).sum().backward()
+    >>> optimiser.step()
+    >>> (table.weight != before).any(1).nonzero().flatten().tolist()
+    [7]
+    """
+
+    def __init__(
+        self, groups: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        if isinstance(groups, str | Tensor) or not isinstance(groups, Iterable):
+            raise InputError(
+                f"groups: expected parameters, or groups of them, got {shown(groups)}; use parameter_groups"
+            )
+        lr, eps = number("lr", lr, 0, advice="try 0.001"), number("eps", eps, 0, advice="1e-8 is usual")
+        if not (isinstance(betas, tuple) and len(betas) == 2 and all(0 <= one < 1 for one in betas)):
+            raise InputError(f"betas: expected two numbers in [0, 1), got {shown(betas)}; (0.9, 0.999) is usual")
+        super().__init__(groups, lr=lr, betas=betas, eps=eps)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of all groups, from the gradients that are there."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        held: list[tuple[nn.Parameter, Tensor]] = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    self._step_rows(parameter, group)
+                    held.append((parameter, parameter.grad))
+                    parameter.grad = None
+        super().step()
+        for parameter, gradient in held:
+            parameter.grad = gradient
+        return loss
+
+    def _step_rows(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        gradient = gradient.coalesce()
+        rows, value = gradient.indices()[0], gradient.values()
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(len(parameter), device=parameter.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        one, two = group["betas"]
+        times = state["step"].index_add_(0, rows, torch.ones_like(state["step"][rows]))[rows].unsqueeze(1)
+        mean = state["exp_avg"][rows].lerp_(value, 1 - one)
+        square = state["exp_avg_sq"][rows].lerp_(value.square(), 1 - two)
+        state["exp_avg"].index_copy_(0, rows, mean)
+        state["exp_avg_sq"].index_copy_(0, rows, square)
+        spread = (square / (1 - two**times)).sqrt_().add_(group["eps"])
+        parameter.index_add_(0, rows, mean / (1 - one**times) / spread, alpha=-group["lr"])

@@ -26,7 +26,9 @@ class Bias(NamedTuple):
         values: Values of the feature, ``[values]``.
         relevance: Logits of relevance, ``[points]``.
         observed: Logit of what is logged for such an item, ``[tasks, values, points]``; NaN where there is no curve.
-        relative: Probability of the label at medium relevance over that at the first value, ``[tasks, values]``.
+        relative: Probability of the label over that at the first value, ``[tasks, values]``.
+        averaged: Whether ``relative`` is of the mean rate if every training row were shown with the value, as
+            `isolayer.debias.position_effect` has it; else it is of an item of medium relevance.
     """
 
     feature: str
@@ -35,6 +37,7 @@ class Bias(NamedTuple):
     relevance: Floats
     observed: Floats
     relative: Floats
+    averaged: bool = False
 
 
 def learned_bias(curves: Curves, span: tuple[float, float] = RANGE) -> Bias:
@@ -65,5 +68,14 @@ def learned_bias(curves: Curves, span: tuple[float, float] = RANGE) -> Bias:
     flat = curves.evaluate(np.repeat(rows, _POINTS), np.tile(relevance, len(rows)))
     observed = np.full((len(tasks), len(values), _POINTS), np.nan)
     observed[[tasks.index(name) for name in task.tolist()], code] = flat.reshape(len(rows), _POINTS)
+    mean = _mean_effect(curves, tasks, len(values))
     middle = prob_of(observed[:, :, _POINTS // 2])
-    return Bias(curves.contexts[1], tuple(tasks), values, relevance, observed, middle / middle[:, :1])
+    relative = middle / middle[:, :1] if mean is None else mean
+    return Bias(curves.contexts[1], tuple(tasks), values, relevance, observed, relative, mean is not None)
+
+
+def _mean_effect(curves: Curves, tasks: list[str], values: int) -> Floats | None:
+    """The mean effects that training left with the curves, ``[tasks, values]``; None if there are none."""
+    effects = curves.source.get("effects") or {}
+    rows = [(effects.get(task) or {}).get(curves.contexts[1]) or [] for task in tasks]
+    return np.array(rows, dtype=np.float64) if all(len(row) == values for row in rows) else None

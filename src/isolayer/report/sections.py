@@ -287,7 +287,8 @@ def bias_section(bias: Bias) -> str:
         for place, task in enumerate(tasks)
     )
     words = f"Probability of each label by {feature}."
-    relative = f"<div><h3>At medium relevance</h3>{chart('bias-relative', words)}</div>"
+    where = f"If every row were shown at one {feature}" if bias.averaged else "At medium relevance"
+    relative = f"<div><h3>{escape(where)}</h3>{chart('bias-relative', words)}</div>"
     rows = [
         [value, *(f"{part:.3f}" for part in bias.relative[:, place])]
         for place, value in enumerate(readables(bias.values))

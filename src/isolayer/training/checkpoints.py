@@ -70,10 +70,12 @@ def start_from(module: LogModule, path: Path, *, weights: bool = True) -> None:
 
 def _difference(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """How the columns of a checkpoint differ from those of a model, in words; empty if they do not."""
-    for name in ("features", "tasks", "contexts"):
+    for name in ("features", "tasks", "decreasing", "contexts"):
         if saved.get(name) != now.get(name):
             return f"{name} {saved.get(name)} instead of {now.get(name)}"
-    return ""
+    old, new = (columns.get("vocabularies") or {} for columns in (saved, now))
+    other = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    return f"another vocabulary of {', '.join(other)}" if other else ""
 
 
 def _refusal(path: Path, got: str) -> str:

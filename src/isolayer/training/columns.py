@@ -1,9 +1,9 @@
-"""Which columns of a log are features, labels, contexts and weights, and rows of those columns as tensors."""
+"""Which columns of a log are features, labels, contexts, weights and lists, and rows of those columns as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isolayer.errors import InputError
+from isolayer.vocabularies import Vocabulary
 
 LARGEST_FEATURE = 1e18  # squares of larger values overflow float32, and with them variances and weights
 
@@ -24,6 +25,7 @@ class Batch(NamedTuple):
     labels: dict[str, Tensor]  # {task: [batch]}
     mask: dict[str, Tensor]  # {task: whether the row has a label [batch]}, for tasks with nulls
     weight: Tensor | None  # [batch]
+    lists: Tensor | None = None  # the number of each row's list within the batch, [batch]
 
 
 @dataclass(frozen=True)
@@ -33,21 +35,27 @@ class Columns:
     Args:
         features: Numeric columns, or the name of one column of lists of equal length.
         tasks: Label columns in [0, 1]; a null means that the row has no label.
-        contexts: Integer columns of context ids.
+        contexts: Columns of context ids: integers from 0, or whatever the vocabulary of the column has.
         weight: A column of row weights.
+        list_id: The column of the list that each row belongs to; the rows of a list follow one another.
+        vocabularies: The values of columns whose ids are not given as integers. A context's unseen value is unknown,
+            id -1. A feature becomes the number of its value from 1, and 0 if it was not seen.
     """
 
     features: str | Sequence[str]
     tasks: Sequence[str]
     contexts: Sequence[str]
     weight: str | None = None
+    list_id: str | None = None
+    vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        leaks = [name for name in self._feature_columns if name in {*self.tasks, *self.contexts, self.weight}]
+        hidden = {*self.tasks, *self.contexts, self.weight, self.list_id}
+        leaks = [name for name in self._feature_columns if name in hidden]
         if leaks:
             raise InputError(
-                f"features: expected no labels, contexts or weights among them, got {leaks}; leave them out, since "
-                "they are not known at serving"
+                f"features: expected no labels, contexts, weights or lists among them, got {leaks}; leave them out, "
+                "since they are not known at serving"
             )
 
     @property
@@ -61,8 +69,8 @@ class Columns:
         >>> Columns("features", ["click"], ["position"]).names
         ['features', 'click', 'position']
         """
-        weight = [] if self.weight is None else [self.weight]
-        return list(dict.fromkeys([*self._feature_columns, *self.tasks, *self.contexts, *weight]))
+        more = [name for name in (self.weight, self.list_id) if name is not None]
+        return list(dict.fromkeys([*self._feature_columns, *self.tasks, *self.contexts, *more]))
 
     def feature(self, index: int) -> str:
         """Name of one feature, as an error says it.
@@ -72,8 +80,13 @@ class Columns:
         """
         return f"{self.features}[{index}]" if isinstance(self.features, str) else self.features[index]
 
-    def batch(self, table: Any) -> Batch:
-        """Tensors of a pyarrow table's rows, checked."""
+    def batch(self, table: Any, lengths: NDArray[np.intp] | None = None) -> Batch:
+        """Tensors of a pyarrow table's rows, checked.
+
+        Args:
+            table: The rows.
+            lengths: Number of rows of each list, if the table is made of whole lists.
+        """
         labels, mask = {}, {}
         for task in self.tasks:
             column = table[task]
@@ -81,16 +94,21 @@ class Columns:
                 mask[task] = torch.from_numpy(column.is_valid().to_numpy().copy())
                 column = column.fill_null(0)
             labels[task] = torch.from_numpy(_numbers(column, task, np.float32))
-        context = {name: torch.from_numpy(_numbers(table[name], name, np.int64)) for name in self.contexts}
+        context = {name: torch.from_numpy(self._ids(table[name], name)) for name in self.contexts}
         weight = None if self.weight is None else torch.from_numpy(_numbers(table[self.weight], self.weight))
-        return Batch(torch.from_numpy(self._matrix(table)), context, labels, mask, weight)
+        lists = None if lengths is None else torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
+        return Batch(torch.from_numpy(self.matrix(table)), context, labels, mask, weight, lists)
 
-    def _matrix(self, table: Any) -> NDArray[np.float32]:
-        """Features of the rows, ``[rows, features]``."""
+    def _ids(self, column: Any, name: str) -> NDArray[np.int64]:
+        vocabulary = self.vocabularies.get(name)
+        return _numbers(column, name, np.int64) if vocabulary is None else vocabulary.ids(column, name)
+
+    def matrix(self, table: Any) -> NDArray[np.float32]:
+        """Features of a pyarrow table's rows, ``[rows, features]``."""
         if isinstance(self.features, str):
             matrix = _list_column(table[self.features], self.features)
         else:
-            matrix = np.column_stack([_numbers(table[name], name, np.float64) for name in self.features])
+            matrix = np.column_stack([self._feature(table[name], name) for name in self.features])
         usable = np.abs(matrix) <= LARGEST_FEATURE  # False for NaN
         if not usable.all():
             row, index = np.argwhere(~usable)[0]
@@ -99,6 +117,11 @@ class Columns:
                 f"{self.feature(index)!r}; repair the rows, or rescale the column"
             )
         return matrix.astype(np.float32)
+
+    def _feature(self, column: Any, name: str) -> NDArray[Any]:
+        if name in self.vocabularies:
+            return self.vocabularies[name].ids(column, name) + 1
+        return _numbers(column, name, np.float64)
 
 
 def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32) -> NDArray[Any]:

@@ -1,7 +1,9 @@
 """A debiasing model and its Parquet logs as Lightning takes them, for `train` and for trainers of your own.
 
 A model is anything with `DualHead`'s interface: ``forward(features, context)``, ``loss(outputs, labels, mask, weight)``
-and, for every task, ``outputs[task].observed_logit``.
+and, for every task, ``outputs[task].observed_logit``. A model that compares the rows of a list says so by an attribute
+``needs_lists = True``; it gets batches of whole lists, and finds the number of each row's list in its context, under
+the key that its attribute ``group`` names.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from torch.utils.data import DataLoader
 
 from isolayer.debias.loss import stacked_labels, weighted_bce
 from isolayer.errors import InputError
-from isolayer.nn.rates import parameter_groups
+from isolayer.nn.rates import RowAdam, parameter_groups
 from isolayer.training.columns import Batch
 from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 
 HELD_OUT_LOSS = "held_out_loss"
+LISTS = "list"  # the key of the context under which a model finds the list of each row, unless its ``group`` says
 COLUMNS = "isolayer_columns"  # key of a checkpoint under which the model's columns are kept
 
 
@@ -48,8 +51,10 @@ class LogModule(lightning.LightningModule):
         self.optimiser_state: dict[str, Any] | None = None
 
     def forward(self, batch: Batch) -> Any:
-        """Outputs of the model."""
-        return self.model(batch.features, batch.context)
+        """Outputs of the model; one that compares the rows of a list finds their numbers in its context."""
+        if batch.lists is None:
+            return self.model(batch.features, batch.context)
+        return self.model(batch.features, batch.context | {getattr(self.model, "group", LISTS): batch.lists})
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """The model's own loss."""
@@ -69,8 +74,8 @@ class LogModule(lightning.LightningModule):
         self.log(HELD_OUT_LOSS, loss, prog_bar=True, sync_dist=True, batch_size=len(batch.features))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam, with the curves' parameters in a group of their own."""
-        optimiser = torch.optim.Adam(parameter_groups(self.model, self.lr, curve_lr=self.curve_lr))
+        """Adam, with the curves' parameters in a group of their own, and sparse tables updated row by row."""
+        optimiser = RowAdam(parameter_groups(self.model, self.lr, curve_lr=self.curve_lr))
         if self.optimiser_state is not None:  # the averages of the day before, with the rates of this run
             rates = [group["lr"] for group in optimiser.param_groups]
             optimiser.load_state_dict(self.optimiser_state)
@@ -96,7 +101,7 @@ class LogData(lightning.LightningDataModule):
 
     Args:
         logs: The log.
-        batch_size: Rows per batch and process.
+        batch_size: Rows per batch, of all processes together.
     """
 
     def __init__(self, logs: ParquetLogs, *, batch_size: int = 1024) -> None:
@@ -112,7 +117,8 @@ class LogData(lightning.LightningDataModule):
         return self._loader(train=False)
 
     def _loader(self, *, train: bool) -> DataLoader[Batch]:
-        batches = LogBatches(self.logs, batch_size=self.batch_size, train=train, epoch=self._epoch, place=self._place)
+        size = max(1, self.batch_size // self._place()[1])
+        batches = LogBatches(self.logs, batch_size=size, train=train, epoch=self._epoch, place=self._place)
         return DataLoader(batches, batch_size=None)
 
     def _epoch(self) -> int:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.training.columns import Batch, Columns
+from isolayer.training.leaks import LeakCheck
 from isolayer.training.parquet_batches import ParquetLogs
 
 Floats = NDArray[np.float64]
@@ -27,24 +28,31 @@ class LogSummary:
         rows: Number of rows.
         mean: Mean of each feature, ``[features]``.
         std: Standard deviation of each feature, ``[features]``.
+        rates: Mean label of each task.
     """
 
     rows: int
     mean: Floats
     std: Floats
+    rates: dict[str, float] = field(default_factory=dict)
 
 
-def check_log(logs: ParquetLogs, sizes: Mapping[str, int] | None = None) -> LogSummary:
+def check_log(logs: ParquetLogs, sizes: Mapping[str, int] | None = None, *, allow_leaks: bool = False) -> LogSummary:
     """Read every row once, and raise an `InputError` about the first column that no model can be trained on.
 
     Args:
         logs: The log.
         sizes: Number of ids of each context column, as far as the model declares it.
+        allow_leaks: Whether a feature may tell the label by itself, see `leaks`.
     """
+    leaks = LeakCheck(logs.columns)
     moments, labels = _Moments(), [_Labels(task) for task in logs.columns.tasks]
     weight = 0.0 if logs.columns.weight is not None else 1.0
     for group in logs.row_groups:
         batch = logs.columns.batch(logs.read(group))
+        if not len(batch.features):  # all of its rows belong to a list of an earlier row group
+            continue
+        leaks.add(batch)
         moments.add(batch.features.numpy(), logs.columns)
         _check_contexts(batch, sizes or {})
         weight += _checked_weight(batch, logs.columns)
@@ -55,7 +63,9 @@ def check_log(logs: ParquetLogs, sizes: Mapping[str, int] | None = None) -> LogS
         raise InputError(f"column {logs.columns.weight!r}: expected a positive weight, got zeros only; check it")
     for seen in labels:
         seen.check(held_out=logs.held_out > 0)
-    return moments.summary()
+    if not allow_leaks:
+        leaks.check()
+    return moments.summary({seen.task: seen.total / sum(seen.count.values()) for seen in labels})
 
 
 class _Moments:
@@ -78,9 +88,10 @@ class _Moments:
         self.rows += len(features)
         self.total, self.squares = self.total + shifted.sum(0), self.squares + (shifted**2).sum(0)
 
-    def summary(self) -> LogSummary:
+    def summary(self, rates: dict[str, float]) -> LogSummary:
         shift = self.total / self.rows
-        return LogSummary(self.rows, self.origin + shift, np.sqrt(np.maximum(self.squares / self.rows - shift**2, 0)))
+        std = np.sqrt(np.maximum(self.squares / self.rows - shift**2, 0))
+        return LogSummary(self.rows, self.origin + shift, std, rates)
 
 
 @dataclass
@@ -91,6 +102,7 @@ class _Labels:
     count: dict[str, int] = field(default_factory=lambda: {"train": 0, "held out": 0})
     lowest: float = np.inf
     highest: float = -np.inf
+    total: float = 0.0
 
     def add(self, batch: Batch, parts: Mapping[str, NDArray[np.intp]]) -> None:
         label, mask = batch.labels[self.task].numpy(), batch.mask.get(self.task)
@@ -102,6 +114,7 @@ class _Labels:
             )
         for part, rows in parts.items():
             self.count[part] += int(known[rows].sum())
+        self.total += float(label[known].sum())
         if known.any():
             self.lowest = min(self.lowest, float(label[known].min()))
             self.highest = max(self.highest, float(label[known].max()))
@@ -127,7 +140,7 @@ def _check_contexts(batch: Batch, sizes: Mapping[str, int]) -> None:
         if low < -1 or high >= sizes.get(name, high + 1):
             raise InputError(
                 f"column {name!r}: expected ids from -1 (unknown) to {sizes.get(name, high + 1) - 1}, got "
-                f"{low if low < -1 else high}; count ids from 0, and say how many there are"
+                f"{low if low < -1 else high}; count ids from 0, or give a vocabulary"
             )
 
 

@@ -1,6 +1,6 @@
 """The folder of a trained model: files that belong together, replaced together, and checked when they are read.
 
-    model.json          what the model knows of its columns: names, order, context sizes, means
+    model.json          what the model knows of its columns: names, order, context sizes, vocabularies, means
     model.safetensors   weights
     curves.parquet      the learned bias curves, of models that have some
     served.parquet      their served curves: from relevance to the served probability
@@ -16,15 +16,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
+from isolayer.curves.curves import Curves
 from isolayer.debias.export import export_onnx
 from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError, MissingExtra, need
@@ -34,7 +36,7 @@ from isolayer.training.log_check import LogSummary
 
 COLUMNS, WEIGHTS, SERVING, MANIFEST = "model.json", "model.safetensors", "serving.onnx", "manifest.json"
 CURVES, SERVED = "curves.parquet", "served.parquet"
-FORMAT = 1
+FORMAT = 2  # 2: vocabularies
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class ModelColumns:
         tasks: Names of the labels.
         decreasing: Tasks whose label is less likely with more relevance.
         contexts: Name of each context feature, and its number of ids where the model declares it.
+        vocabularies: Values of the columns that hold no ids: the id of a value is its place, counted from 0 in contexts
+            and from 1 in features, where 0 is unknown.
         format: Version of this description.
     """
 
@@ -59,6 +63,7 @@ class ModelColumns:
     tasks: list[str]
     decreasing: list[str]
     contexts: dict[str, int | None]
+    vocabularies: dict[str, list[Any]] = field(default_factory=dict)
     format: int = FORMAT
 
     @classmethod
@@ -73,6 +78,7 @@ class ModelColumns:
             tasks=list(columns.tasks),
             decreasing=list(getattr(model, "decreasing", ())),
             contexts={name: sizes.get(name) for name in columns.contexts},
+            vocabularies={name: list(found.values) for name, found in columns.vocabularies.items()},
         )
 
     @classmethod
@@ -86,22 +92,25 @@ class ModelColumns:
 
 
 def context_sizes(model: nn.Module) -> dict[str, int]:
-    """Number of ids of each context feature that the modules of a model declare."""
+    """Number of ids of each context feature that the modules of a model declare; those that are hashed have none."""
     sizes: dict[str, int] = {}
     for module in model.modules():
         declared = getattr(module, "contexts", None)
-        if isinstance(declared, Mapping):
+        if isinstance(declared, Mapping) and not getattr(module, "hash_buckets", None):
             sizes |= declared
     return sizes
 
 
-def save_model_folder(model: nn.Module, folder: Path, columns: ModelColumns) -> dict[str, Path | None]:
+def save_model_folder(
+    model: nn.Module, folder: Path, columns: ModelColumns, effects: Mapping[str, Any] | None = None
+) -> dict[str, Path | None]:
     """Write everything that belongs to a trained model, at one commit point.
 
     Args:
         model: The model; the curves of a `DualHead`, and what any model with ``serving()`` serves, are written too.
         folder: Where to; it exists.
         columns: What the model knows of its columns.
+        effects: Effects of the context features, see `context_effects`; kept with the curves.
 
     Returns:
         The path of each file, or None for a file that this model or this installation cannot have.
@@ -116,21 +125,34 @@ def save_model_folder(model: nn.Module, folder: Path, columns: ModelColumns) -> 
     names += [CURVES, SERVED] if isinstance(model, DualHead) else []
     names += [SERVING] if hasattr(model, "serving") and _can_export() else []
     with whole_files(*(folder / name for name in names), manifest=folder / MANIFEST, name="folder") as parts:
-        _write(model, dict(zip(names, parts, strict=True)), columns)
+        _write(model, dict(zip(names, parts, strict=True)), columns, effects)
     for name in {CURVES, SERVED, SERVING} - set(names):  # of an earlier model; the manifest no longer lists it
         (folder / name).unlink(missing_ok=True)
     return {name: folder / name if name in names else None for name in (COLUMNS, WEIGHTS, CURVES, SERVED, SERVING)}
 
 
-def _write(model: nn.Module, parts: Mapping[str, Path], columns: ModelColumns) -> None:
+def _write(
+    model: nn.Module, parts: Mapping[str, Path], columns: ModelColumns, effects: Mapping[str, Any] | None
+) -> None:
     parts[COLUMNS].write_text(json.dumps(columns.to_json(), indent=1) + "\n")
     state = {name: value.detach().cpu().clone().contiguous() for name, value in model.state_dict().items()}
     parts[WEIGHTS].write_bytes(save(state))
     if isinstance(model, DualHead):
-        model.curves("bias").save(parts[CURVES])
+        curves = _by_value(model.curves("bias"), columns.vocabularies)
+        replace(curves, source={**curves.source, "effects": dict(effects or {})}).save(parts[CURVES])
         model.curves("calibration").save(parts[SERVED])
     if SERVING in parts:
         export_onnx(model.serving().cpu(), parts[SERVING], columns.to_json())  # type: ignore[operator]
+
+
+def _by_value(curves: Curves, vocabularies: Mapping[str, list[Any]]) -> Curves:
+    """Curves whose contexts are values of the log instead of ids; both are in the same order."""
+    values = {name: np.array(found) for name, found in vocabularies.items()}
+    keys = [
+        tuple(values[name][key] if name in values else key for name, key in zip(curves.contexts, level, strict=False))
+        for level in curves.keys
+    ]
+    return replace(curves, keys=tuple(keys))
 
 
 def load_weights(model: nn.Module, folder: str | Path) -> nn.Module:

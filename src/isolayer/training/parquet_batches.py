@@ -1,7 +1,8 @@
 """Parquet logs as a stream of batches for a training loop; no log is ever held in memory as a whole.
 
 Rows are shuffled twice: row groups change their order each epoch, and rows are drawn from a buffer of several row
-groups. Which rows are held out depends on the seed alone, so every epoch, process and resumed run agrees on it.
+groups. Which rows are held out depends on the seed alone, so every epoch, process and resumed run agrees on it. Where
+the columns name the list of each row, all of this is done with whole lists instead of rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from torch.utils.data import IterableDataset
 
 from isolayer.errors import InputError
 from isolayer.training.columns import Batch, Columns
+from isolayer.training.list_rows import GroupLists, group_lists, rows_of_lists
+
+Rows = NDArray[np.intp]
 
 
 class RowGroup(NamedTuple):
@@ -91,36 +95,99 @@ class ParquetLogs:
         """Rows of the log."""
         return sum(group.rows for group in self.row_groups)
 
-    def share(self, *, train: bool, rank: int = 0, world: int = 1) -> list[tuple[RowGroup, NDArray[np.intp]]]:
+    @cached_property
+    def lists(self) -> list[GroupLists] | None:
+        """The lists of every row group, or None where rows belong to none."""
+        name = self.columns.list_id
+        if name is None:
+            return None
+        return group_lists(((group.path, _column(group, name)) for group in self.row_groups), name)
+
+    def units(self) -> int:
+        """Number of lists, or of rows where they belong to none."""
+        return self.rows if self.lists is None else sum(len(lists.lengths) for lists in self.lists)
+
+    def share(self, *, train: bool, rank: int = 0, world: int = 1) -> list[tuple[RowGroup, Rows]]:
         """The row groups that a process reads, and which rows of each.
 
-        Row groups are distributed whole; if there are few, every process reads all and takes every ``world``-th row.
+        Row groups are distributed whole; if there are few, every process reads all and takes every ``world``-th row,
+        or list.
         """
+        shared = self._shared_units(train=train, rank=rank, world=world)
+        return [(group, self._rows(group, units)) for group, units in shared]
+
+    def _shared_units(self, *, train: bool, rank: int, world: int) -> list[tuple[RowGroup, Rows]]:
         whole = len(self.row_groups) >= 4 * world
         mine = self.row_groups[rank::world] if whole else self.row_groups
-        pairs = ((group, self.rows_of(group, train=train)) for group in mine)
-        return [(group, rows if whole else rows[rank::world]) for group, rows in pairs]
+        pairs = ((group, self._units_of(group, train=train)) for group in mine)
+        return [(group, units if whole else units[rank::world]) for group, units in pairs]
 
-    def rows_of(self, group: RowGroup, *, train: bool) -> NDArray[np.intp]:
-        """Which rows of a row group are for training, or held out."""
-        order = np.random.default_rng([self.seed, group.number]).permutation(group.rows)
-        kept_back = round(group.rows * self.held_out)
+    def _units_of(self, group: RowGroup, *, train: bool) -> Rows:
+        """Which rows, or lists, of a row group are for training, or held out."""
+        units = group.rows if self.lists is None else len(self.lists[group.number].lengths)
+        order = np.random.default_rng([self.seed, group.number]).permutation(units)
+        kept_back = round(units * self.held_out)
         return np.sort(order[kept_back:] if train else order[:kept_back])
+
+    def _rows(self, group: RowGroup, units: Rows) -> Rows:
+        return units if self.lists is None else rows_of_lists(self.lists[group.number].lengths, units)
+
+    def rows_of(self, group: RowGroup, *, train: bool) -> Rows:
+        """Which rows of a row group are for training, or held out."""
+        return self._rows(group, self._units_of(group, train=train))
+
+    def lengths_of(self, group: RowGroup, rows: Rows) -> Rows:
+        """Number of rows of each list among these, which are of whole lists; ones where rows belong to no list."""
+        if self.lists is None:
+            return np.ones(len(rows), np.intp)
+        lengths = self.lists[group.number].lengths
+        return lengths[np.unique(np.searchsorted(np.cumsum(lengths), rows, side="right"))]
+
+    def units_per_batch(self, batch_size: int) -> int:
+        """Number of rows, or of lists of mean length, that make a batch of about this many rows."""
+        return batch_size if self.lists is None else max(1, round(batch_size * self.units() / self.rows))
 
     def batches(self, *, batch_size: int, train: bool, world: int = 1) -> int:
         """Number of batches that every process reads in an epoch: as many as the process with the fewest rows has."""
-        rows = [sum(len(rows) for _, rows in self.share(train=train, rank=rank, world=world)) for rank in range(world)]
-        whole = min(rows) // batch_size if train else -(-min(rows) // batch_size)
-        return max(whole, 1 if min(rows) else 0)
+        shares = (self._shared_units(train=train, rank=rank, world=world) for rank in range(world))
+        fewest = min(sum(len(units) for _, units in share) for share in shares)
+        size = self.units_per_batch(batch_size)
+        whole = fewest // size if train else -(-fewest // size)
+        return max(whole, 1 if fewest else 0)
 
-    def read(self, group: RowGroup, rows: NDArray[np.intp] | None = None) -> Any:
-        """The given rows of a row group, by default all of them, as a pyarrow table."""
-        with _opened(group.path) as file:
-            try:
-                table = file.read_row_group(group.place, columns=self.columns.names)
-            except (OSError, pyarrow.ArrowException) as error:
-                raise InputError(_unreadable(group.path, error)) from error
+    def read(self, group: RowGroup, rows: Rows | None = None) -> Any:
+        """The given rows of a row group, by default all of them, as a pyarrow table.
+
+        Where rows belong to lists, those of a row group are the rows of the lists that begin in it.
+        """
+        table = _read(group, self.columns.names)
+        if self.lists is not None:
+            table = pyarrow.concat_tables([table.slice(self.lists[group.number].skip), *self._continued(group)])
         return table if rows is None else table.take(rows)
+
+    def _continued(self, group: RowGroup) -> Iterator[Any]:
+        """The rows of later row groups that belong to the last list of this one."""
+        assert self.lists is not None
+        if not len(self.lists[group.number].lengths):
+            return
+        for later, lists in zip(self.row_groups[group.number + 1 :], self.lists[group.number + 1 :], strict=True):
+            if later.path != group.path or not lists.skip:
+                return
+            yield _read(later, self.columns.names).slice(0, lists.skip)
+            if len(lists.lengths):
+                return
+
+
+def _read(group: RowGroup, columns: list[str]) -> Any:
+    with _opened(group.path) as file:
+        try:
+            return file.read_row_group(group.place, columns=columns)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise InputError(_unreadable(group.path, error)) from error
+
+
+def _column(group: RowGroup, name: str) -> Any:
+    return _read(group, [name])[name]
 
 
 def _opened(path: str) -> Any:
@@ -137,6 +204,8 @@ def _unreadable(path: str, error: Exception) -> str:
 
 class LogBatches(IterableDataset[Batch]):
     """The batches that one process reads in an epoch: shuffled for training, in order for held-out rows.
+
+    A batch of a log with lists has whole lists, as many as make about ``batch_size`` rows.
 
     Args:
         logs: The log.
@@ -163,30 +232,37 @@ class LogBatches(IterableDataset[Batch]):
         return self.logs.batches(batch_size=self.batch_size, train=self.train, world=self.place()[1])
 
     def __iter__(self) -> Iterator[Batch]:
-        left = len(self)
-        for table in self._blocks():
-            for start in range(0, table.num_rows, self.batch_size):
+        left, units = len(self), self.logs.units_per_batch(self.batch_size)
+        listed = self.logs.lists is not None
+        for table, lengths in self._blocks(units):
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            for start in range(0, len(lengths), units):
                 if not left:
                     return
-                yield self.logs.columns.batch(table.slice(start, self.batch_size))
+                some = lengths[start : start + units]
+                rows = table.slice(ends[start], some.sum())
+                yield self.logs.columns.batch(rows, some if listed else None)
                 left -= 1
 
-    def _blocks(self) -> Iterator[Any]:
-        """Tables of whole batches, except the last; for training, rows are shuffled within each."""
+    def _blocks(self, units: int) -> Iterator[tuple[Any, Rows]]:
+        """Tables of whole batches, except the last, and the length of each unit; shuffled within, for training."""
         rank, world = self.place()
         share = self.logs.share(train=self.train, rank=rank, world=world)
         rng = np.random.default_rng([self.logs.seed, 1, self.epoch(), rank])
         if self.train:
             share = [share[index] for index in rng.permutation(len(share))]
-        waiting, rows = [], 0
+        waiting, lengths = list[Any](), np.zeros(0, np.intp)
         for number, (group, wanted) in enumerate(share):
             waiting.append(self.logs.read(group, wanted))
-            rows += len(wanted)
+            lengths = np.concatenate([lengths, self.logs.lengths_of(group, wanted)])
             last = number + 1 == len(share)
-            if rows < max(self.logs.buffer, self.batch_size) and not last:
+            if not last and (lengths.sum() < self.logs.buffer or len(lengths) < units):
                 continue
             block = pyarrow.concat_tables(waiting)
-            block = block.take(rng.permutation(rows)) if self.train else block
-            whole = rows if last else rows // self.batch_size * self.batch_size
-            yield block.slice(0, whole)
-            waiting, rows = [block.slice(whole)], rows - whole
+            if self.train:
+                order = rng.permutation(len(lengths))
+                block, lengths = block.take(rows_of_lists(lengths, order)), lengths[order]
+            whole = len(lengths) if last else len(lengths) // units * units
+            rows = int(lengths[:whole].sum())
+            yield block.slice(0, rows), lengths[:whole]
+            waiting, lengths = [block.slice(rows)], lengths[whole:]

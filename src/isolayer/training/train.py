@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import lightning
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
@@ -20,6 +22,7 @@ from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError
 from isolayer.training.checkpoints import read_checkpoint, start_from
 from isolayer.training.columns import Columns
+from isolayer.training.leaks import too_good
 from isolayer.training.lightning_module import HELD_OUT_LOSS, LogData, LogModule
 from isolayer.training.log_check import check_log
 from isolayer.training.model_folder import (
@@ -31,8 +34,10 @@ from isolayer.training.model_folder import (
     load_weights,
     save_model_folder,
 )
+from isolayer.training.outcome import context_effects, sample, wrong_directions
 from isolayer.training.parquet_batches import ParquetLogs
 from isolayer.training.served_curve import refit_served
+from isolayer.vocabularies import Vocabulary
 
 __all__ = ["Fit", "Trained", "load_weights", "train"]
 
@@ -54,13 +59,16 @@ class Fit:
     Args:
         epochs: Maximal number of passes over the log.
         patience: Number of passes without a better held-out loss after which training stops.
-        batch_size: Rows per batch and process.
+        batch_size: Rows per batch, of all processes together: more processes take the same steps at the same rate.
         lr: Learning rate of everything but the curves.
         curve_lr: Factor by which curves learn faster.
         held_out: Share of the rows held out; with 0, all rows are used for all the epochs.
         seed: Seed of everything random.
         progress: Whether to show a progress bar.
         weight: A column of row weights.
+        list_id: The column of the list that each row belongs to: batches have whole lists, and whole lists are held
+            out. The rows of a list follow one another in the log.
+        allow_leaks: Whether features that tell a label by themselves are allowed.
     """
 
     epochs: int = 10
@@ -72,6 +80,8 @@ class Fit:
     seed: int = 0
     progress: bool = True
     weight: str | None = None
+    list_id: str | None = None
+    allow_leaks: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "patience", "batch_size"):
@@ -96,6 +106,7 @@ class Trained:
         weights: The model's weights as safetensors.
         curves: The learned curves, or None for a model without curves.
         serving: What is served as ONNX, or None where the extra ``onnx`` is not installed.
+        warnings: What is doubtful about the result, in sentences; issued as Python warnings too.
     """
 
     model: nn.Module
@@ -105,6 +116,7 @@ class Trained:
     weights: Path
     curves: Path | None
     serving: Path | None
+    warnings: tuple[str, ...] = ()
 
 
 def train(
@@ -117,35 +129,40 @@ def train(
     folder: str | Path,
     fit: Fit | None = None,
     start: str | Path | None = None,
+    vocabularies: Mapping[str, Vocabulary] | None = None,
 ) -> Trained:
     """Train a model on Parquet logs, and write the model, checkpoints and the course of the loss into a folder.
 
     The log is read once before training, and unusable columns are refused. After the last pass, the curve of the
-    served probability is fitted exactly. Weights, curves and the ONNX model replace those of an earlier run together,
-    or not at all. Under ``torchrun`` the same call trains in several processes, each with its share of the rows.
+    served probability is fitted exactly, and tasks whose relevance contradicts that of the others are named in a
+    warning. Weights, curves and the ONNX model replace those of an earlier run together, or not at all. Under
+    ``torchrun`` the same call trains in several processes, each with its share of the rows; the first of them writes.
 
     Args:
         model: Anything with `DualHead`'s interface; it is trained in place.
         logs: A Parquet file, a folder of files, or several of either.
         features: Numeric columns, or the name of one column of lists of equal length.
         tasks: Label columns in [0, 1]; a null means that the row has no label.
-        contexts: Integer columns of context ids.
+        contexts: Columns of context ids: integers from 0, or values of a vocabulary.
         folder: Where to write; see `model_folder`. Also ``last.ckpt``, ``best.ckpt`` and ``csv/``.
         fit: How to train.
         start: ``"resume"`` continues an interrupted run in this folder, if there is one. A path is the checkpoint of
             an earlier day, to continue from with this log alone. By default training starts from the model as it is.
+        vocabularies: Values of the columns that hold no ids, see `vocabularies`; they are stored with the model.
     """
     fit, folder = fit or Fit(), Path(folder)
     lightning.seed_everything(fit.seed, verbose=False)
     for name, given, what in (("features", features, "column"), ("tasks", tasks, "label column")):
         if not given:
             raise InputError(f"{name}: expected at least one {what}, got none; name some")
-    columns = Columns(features, tasks, contexts, fit.weight)
+    _check_lists(model, fit)
+    columns = Columns(features, tasks, contexts, fit.weight, fit.list_id, vocabularies or {})
     log = ParquetLogs(logs, columns, held_out=fit.held_out, seed=fit.seed)
     for part in (True, False):
         if not log.batches(batch_size=fit.batch_size, train=part) and (part or fit.held_out):
             raise InputError(f"logs: expected rows to train on and to hold out, got {log.rows} rows; use more rows")
-    known = ModelColumns.of(model, columns, check_log(log, context_sizes(model)))
+    summary = check_log(log, context_sizes(model), allow_leaks=fit.allow_leaks)
+    known = ModelColumns.of(model, columns, summary)
     module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, columns=known.to_json())
     resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
     if resumed is not None:
@@ -161,12 +178,24 @@ def train(
             warnings.filterwarnings("ignore", message)
         trainer.fit(module, LogData(log, batch_size=fit.batch_size), ckpt_path=resumed, weights_only=True)
     loss = _restore_best(module, best) if fit.held_out else None
-    if isinstance(model, DualHead) and model.served_curve is not None:
-        refit_served(model, log, rank=trainer.global_rank, world=trainer.world_size)
-    return _finish(trainer, module, known, folder, loss)
+    if getattr(model, "served_curve", None) is not None:
+        refit_served(cast("DualHead", model), log, rank=trainer.global_rank, world=trainer.world_size)
+    doubts = [too_good(loss, summary.rates)] if loss is not None else []
+    return _finish(trainer, module, known, log, folder, loss, [doubt for doubt in doubts if doubt])
+
+
+def _check_lists(model: nn.Module, fit: Fit) -> None:
+    """Raise if the model compares the rows of a list, and the lists are not known."""
+    if getattr(model, "needs_lists", False) and fit.list_id is None:
+        raise InputError(
+            f"list_id: expected the column of the list each row belongs to, since {type(model).__name__} compares the "
+            "rows of a list, got none; name it in Fit, and keep the rows of a list together in the log"
+        )
 
 
 def _trainer(fit: Fit, folder: Path, callbacks: list[Callback]) -> lightning.Trainer:
+    for name in ("lightning.pytorch", "lightning.fabric"):  # they list devices and advertise products
+        logging.getLogger(name).setLevel(logging.WARNING)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
     return lightning.Trainer(
@@ -194,12 +223,25 @@ def _restore_best(module: LogModule, best: ModelCheckpoint) -> float | None:
 
 
 def _finish(
-    trainer: lightning.Trainer, module: LogModule, columns: ModelColumns, folder: Path, loss: float | None
+    trainer: lightning.Trainer,
+    module: LogModule,
+    columns: ModelColumns,
+    log: ParquetLogs,
+    folder: Path,
+    loss: float | None,
+    doubts: list[str],
 ) -> Trained:
     """Write the model from the first process, and describe the result in all of them."""
     files: dict[str, Path | None] = {}
+    model = module.model
     if trainer.is_global_zero:
-        files = save_model_folder(module.model, folder, columns)
-    files = trainer.strategy.broadcast(files)
+        rows = sample(log)
+        doubts = [*wrong_directions(model, rows), *doubts]
+        effects = context_effects(model, rows) if isinstance(model, DualHead) else None
+        files = save_model_folder(model, folder, columns, effects)
+    files, doubts = trainer.strategy.broadcast((files, doubts))
+    for doubt in doubts if trainer.is_global_zero else ():
+        warnings.warn(doubt, stacklevel=3)
     paths = {"curves": files[CURVES], "serving": files[SERVING]}
-    return Trained(module.model, loss, trainer.current_epoch, folder / "last.ckpt", folder / WEIGHTS, **paths)
+    last = folder / "last.ckpt"
+    return Trained(model, loss, trainer.current_epoch, last, folder / WEIGHTS, **paths, warnings=tuple(doubts))

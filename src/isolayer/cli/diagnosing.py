@@ -1,0 +1,158 @@
+"""The command that asks a log what it tells about position, and a trained model whether it agrees with the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from isolayer.cli.columns import LABELS, column, matching, refuse_text
+from isolayer.cli.logs import Json, Log, read
+from isolayer.cli.output import show
+from isolayer.cli.scoring import ServedModel
+from isolayer.errors import InputError, need
+
+
+def diagnose(
+    log: Log,
+    label: Annotated[
+        str | None, typer.Option(help="Column of labels; guessed if one has a usual name, such as click.")
+    ] = None,
+    position: Annotated[str, typer.Option(help="Column of positions.")] = "position",
+    item: Annotated[
+        str | None, typer.Option(help="Column of items to compare across positions; guessed if one has a usual name.")
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(help="Feature columns to compare by instead, comma-separated; a trailing * matches a prefix."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder that `train` wrote: diagnose that model on the log, best on a later one."),
+    ] = None,
+    list_id: Annotated[
+        str | None, typer.Option("--list", help="Column of the list each row belongs to, to test the logger.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Tell whether a log shows the effect of position; with --model, whether a trained model agrees with the log.
+
+    Before training: the log shows the effect if the same items, or rows alike in their features, were shown at several
+    positions. After it: whether the model is calibrated in every context, whether its effect of position is that of the
+    log, whether the logger knew more than the features, and which alpha to train with.
+
+    Example: isolayer diagnose log.parquet --label click --item item
+    """
+    table = read(log)
+    column(position, "--position", (), list(table.columns))
+    if model is not None:
+        _after_training(table, model, label, position, list_id, as_json=json)
+    else:
+        _before_training(table, label, position, item, features, as_json=json)
+
+
+def _before_training(
+    table: Any, label: str | None, position: str, item: str | None, features: str | None, *, as_json: bool
+) -> None:
+    columns = list(table.columns)
+    name = column(label, "--label", LABELS, columns)
+    by = column(item, "--item", ("item", "item_id", "doc", "doc_id"), columns) if features is None else None
+    wanted = matching(features, columns) if features is not None else []
+    refuse_text(table, [name, *wanted])
+    rows = table.select(*dict.fromkeys([name, position, *([by] if by else wanted)])).to_pyarrow()
+    compared: dict[str, Any] = (
+        {"item": rows[by].to_numpy()} if by else {"features": np.column_stack([rows[one].to_numpy() for one in wanted])}
+    )
+    overlap = need("isolayer.debias.diagnose").overlap
+    result = overlap(rows[position].to_numpy(), rows[name].to_numpy(), **compared)
+    if not as_json:
+        print(result)
+        return
+    harvested = result.harvested
+    show(
+        {
+            "estimable": result.estimable,
+            "connected": result.connected,
+            "shared_rows": result.shared_rows,
+            "position": harvested.position,
+            "effective_rows": result.effective_rows,
+            "effect": harvested.ratio,
+        },
+        as_json=True,
+    )
+
+
+def _after_training(
+    table: Any, folder: Path, label: str | None, position: str, list_id: str | None, *, as_json: bool
+) -> None:
+    served = ServedModel.load(folder / "serving.onnx" if folder.is_dir() else folder)
+    curves = _bias_curves(folder if folder.is_dir() else folder.parent, position)
+    columns = list(table.columns)
+    task = served.tasks[0] if label is None else label
+    if task not in served.tasks or task not in columns:
+        raise InputError(f"--label: expected a task of the model in the log, got {task!r}; it has {served.tasks}")
+    lists = None if list_id is None else column(list_id, "--list", (), columns)
+    names = {position if name == "position" else name: name for name in curves.contexts[1:]}  # the log's, the curves'
+    served.check(table)
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise InputError(f"log: expected the contexts of the model, got none called {missing[0]!r}; it has {columns}")
+    rows = table.to_pyarrow()
+    matrix = served.matrix(rows)
+    relevance = served.outputs(matrix)[f"{task}_relevance"].astype(np.float64)
+    event = -relevance if task in served.known["decreasing"] else relevance
+    context = {to: _values(rows[name]) for name, to in names.items()}
+    diagnosis = need("isolayer.debias.diagnose")
+    result = diagnosis.after_training(
+        rows[task].to_numpy(),
+        curves.predict_proba(event, {"task": np.full(len(event), task), **context}),
+        relevance,
+        context,
+        session=None if lists is None else _values(rows[lists]),
+        features=matrix,
+        learned=diagnosis.position_effect(curves, event, context, task=task),
+    )
+    _tell(result, as_json=as_json)
+
+
+def _tell(result: Any, *, as_json: bool) -> None:
+    if not as_json:
+        print(result)
+        low, high = result.harvested.interval()
+        for place, learned, seen, *ends in zip(
+            result.harvested.position, result.learned, result.harvested.ratio, low, high, strict=True
+        ):
+            print(f"position {place}: learned {learned:.3f}, in the log {seen:.3f} ({ends[0]:.3f} to {ends[1]:.3f})")
+        return
+    show(
+        {
+            "alpha": result.alpha,
+            "mode": "cross" if result.sums_fail else "sum",
+            "position": result.harvested.position,
+            "learned": result.learned,
+            "harvested": result.harvested.ratio,
+            "differs": result.curve_differs,
+            "observed_over_expected": result.by_position.ratio,
+            "miscalibrated_contexts": int(result.miscalibrated.sum()),
+        },
+        as_json=True,
+    )
+
+
+def _bias_curves(folder: Path, position: str) -> Any:
+    """The bias curves of a model, with its position feature called position."""
+    curves = need("isolayer.curves.curves").Curves.load(folder / "curves.parquet")
+    if position not in curves.contexts:
+        raise InputError(
+            f"--position: expected a context of the model, got {position!r}; it has {', '.join(curves.contexts[1:])}"
+        )
+    return replace(curves, contexts=tuple("position" if name == position else name for name in curves.contexts))
+
+
+def _values(column: Any) -> Any:
+    """A column as numpy, text as text."""
+    values = column.to_numpy()
+    return values.astype(str) if values.dtype == object else values

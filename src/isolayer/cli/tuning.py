@@ -1,0 +1,132 @@
+"""The command that searches for the settings of `train`."""
+
+from __future__ import annotations
+
+import json as json_text
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isolayer.cli.columns import Features, column, names, next_step
+from isolayer.cli.document import document
+from isolayer.cli.logs import Json
+from isolayer.cli.output import progress_bar, show_table
+from isolayer.cli.rankers import (
+    Categories,
+    Contexts,
+    Decreasing,
+    Hidden,
+    ListId,
+    Logs,
+    Mode,
+    Tasks,
+    as_parquet,
+    ranker,
+    use_cores,
+)
+from isolayer.errors import InputError, need
+
+
+def tune(
+    logs: Logs,
+    features: Features,
+    tasks: Tasks = "click",
+    decreasing: Decreasing = None,
+    contexts: Contexts = "position,device",
+    categories: Categories = None,
+    list_id: ListId = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of true relevance, as simulated logs have it: choose by nDCG against it. Needs --list."
+        ),
+    ] = None,
+    alpha: Annotated[str, typer.Option(help="Weights of the served loss to try, comma-separated.")] = "0.25,0",
+    beta: Annotated[str, typer.Option(help="Weights of the observed loss to try.")] = "0.75",
+    lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "0.001,0.0003,0.003",
+    dropout: Annotated[str, typer.Option(help="Shares of hidden units left out to try.")] = "0,0.1",
+    trials: Annotated[int, typer.Option(min=1, help="How many combinations to try.")] = 8,
+    anchor: Annotated[str, typer.Option(help="detached, or joint, which is the paper's.")] = "detached",
+    mode: Mode = "sum",
+    hidden: Hidden = "64,32",
+    epochs: Annotated[int, typer.Option(help="Maximal number of passes over the log.")] = 10,
+    batch_size: Annotated[int, typer.Option(help="Rows per batch.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the trials; a search there is continued.")] = Path("tuning"),
+    json: Json = False,
+) -> None:
+    """Search for the settings of `train`: loss weights, learning rate and dropout, by the loss of held-out rows.
+
+    With --truth, by nDCG against true relevance, which a held-out loss does not measure. The search is saved after
+    every trial: the same command continues one that was interrupted.
+
+    Example: isolayer tune log.parquet --features 'feature_*' --trials 8
+    """
+    space = {"alpha": alpha, "beta": beta, "lr": lr, "dropout": dropout}
+    values = {name: _numbers(given, f"--{name}") for name, given in space.items()}
+    if truth is not None and list_id is None:
+        raise InputError("--list: expected the column of lists, since nDCG is of lists, got none; name it")
+    search, training = need("isolayer.training.tune"), need("isolayer.training.train")
+    use_cores()
+    with as_parquet(logs) as files:
+        asked = ranker(
+            files,
+            features=features,
+            tasks=tasks,
+            decreasing=decreasing,
+            contexts=contexts,
+            categories=categories,
+            hidden=hidden,
+            mode=mode,
+            anchor=anchor,
+        )
+
+        def make(settings: dict[str, Any]) -> Any:
+            return asked.model(**{name: settings[name] for name in ("alpha", "beta", "dropout")}, seed=seed)
+
+        fit = training.Fit(epochs=epochs, batch_size=batch_size, seed=seed, list_id=list_id, progress=False)
+        with progress_bar("trials") as report, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = search.tune(
+                *(make, files, values),
+                trials=trials,
+                folder=out,
+                columns=asked.columns(),
+                fit=fit,
+                truth=None if truth is None else column(truth, "--truth", (), asked.all_columns),
+                report=report,
+            )
+    _show(found, as_json=json)
+    best = found[0].settings
+    chosen = [word for name in space for word in (f"--{name}", f"{best[name]:g}")]
+    next_step("train", logs[0], "--features", features, "--tasks", tasks, *chosen)
+
+
+def _show(found: list[Any], *, as_json: bool) -> None:
+    table: dict[str, list[Any]] = {name: [trial.settings[name] for trial in found] for name in found[0].settings}
+    table["held_out_loss"] = [trial.held_out_loss for trial in found]
+    if found[0].truth is not None:
+        table["ndcg"] = [trial.truth for trial in found]
+    table |= {"epochs": [trial.epochs for trial in found], "folder": [trial.folder for trial in found]}
+    if as_json:
+        best = {name: column[0] for name, column in table.items()}
+        print(json_text.dumps(document({"trials": len(found), "best": best}, entries=table)))
+    else:
+        show_table(table, as_json=False)
+
+
+def _numbers(given: str, option: str) -> list[float]:
+    """Numbers to try.
+
+    >>> _numbers("0.25, 0", "--alpha")
+    [0.25, 0.0]
+    """
+    try:
+        found = [float(one) for one in names(given)]
+    except ValueError:
+        found = []
+    if not found:
+        raise InputError(f"{option}: expected numbers such as 0.25,0, got {given!r}; separate them by commas")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,152 @@
+"""A small search over the settings of training: every trial is a run of its own, remembered when it is done.
+
+A search that was interrupted goes on where it stopped: finished trials are not repeated, and the one that was running
+resumes from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from isolayer.errors import InputError
+from isolayer.metrics import ndcg
+from isolayer.storage import whole_file
+from isolayer.training.columns import Columns
+from isolayer.training.parquet_batches import ParquetLogs
+from isolayer.training.train import Fit, train
+
+TRIALS = "trials.jsonl"
+ROWS = 200_000  # by which a model is compared with the truth
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a search.
+
+    Args:
+        settings: What was tried: alpha, beta, lr, dropout, and whatever else the search varied.
+        held_out_loss: Log loss of the observed labels on held-out rows.
+        truth: nDCG of the relevance of the first task against true relevance, where the log has it.
+        epochs: Passes over the log.
+        folder: Where the run wrote its model.
+    """
+
+    settings: Settings
+    held_out_loss: float
+    truth: float | None
+    epochs: int
+    folder: str
+
+
+def candidates(space: Mapping[str, Sequence[Any]], trials: int, seed: int = 0) -> list[Settings]:
+    """The settings to try: the first value of everything, and then others at random, each once.
+
+    Args:
+        space: Values of each setting.
+        trials: How many, at most all combinations.
+        seed: Seed of the order.
+
+    >>> candidates({"alpha": [0.25, 0.0], "lr": [1e-3]}, 5)
+    [{'alpha': 0.25, 'lr': 0.001}, {'alpha': 0.0, 'lr': 0.001}]
+    """
+    first, *others = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+    order = np.random.default_rng(seed).permutation(len(others))
+    return [first, *(others[place] for place in order)][:trials]
+
+
+def tune(
+    make: Callable[[Settings], nn.Module],
+    logs: str | Path | Sequence[str | Path],
+    space: Mapping[str, Sequence[Any]],
+    *,
+    trials: int = 12,
+    folder: str | Path,
+    columns: Mapping[str, Any],
+    fit: Fit | None = None,
+    truth: str | None = None,
+    report: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> list[Trial]:
+    """Train one model for each of some settings, and return them, best first.
+
+    The best has the highest nDCG against the truth where the log has it, and else the lowest held-out loss.
+
+    Args:
+        make: Builds the model for given settings.
+        logs: A Parquet file, a folder of files, or several of either.
+        space: Values of each setting; ``"lr"`` is the rate of training, the others are given to ``make``.
+        trials: How many to try.
+        folder: Where to write; a search in this folder is continued.
+        columns: ``features``, ``tasks``, ``contexts`` and ``vocabularies``, as `train` takes them.
+        fit: How to train.
+        truth: A column of true relevance, as simulated logs have it; needs the lists of the rows in ``fit``.
+        report: Called with the number of trials done, of all, and what is tried.
+    """
+    fit, folder = fit or Fit(), Path(folder)
+    if trials < 1 or not all(len(values) for values in space.values()):
+        raise InputError(f"trials: expected at least one, and values of every setting, got {trials}; give some")
+    if fit.held_out <= 0 or (truth is not None and fit.list_id is None):
+        raise InputError("fit: expected rows held out, and lists where the truth is known, got none; set them")
+    wanted = candidates(space, trials, fit.seed)
+    done = {_key(trial.settings): trial for trial in _read(folder / TRIALS)}
+    for place, settings in enumerate(wanted):
+        report(place, len(wanted), ", ".join(f"{name} {value}" for name, value in settings.items()))
+        if _key(settings) not in done:
+            run = folder / f"trial-{place}"
+            model, rate = make(settings), settings.get("lr", fit.lr)
+            trained = train(model, logs, **columns, folder=run, fit=replace(fit, lr=rate), start="resume")
+            found = None if truth is None else _against_truth(trained.model, logs, columns, str(fit.list_id), truth)
+            loss = np.inf if trained.held_out_loss is None else trained.held_out_loss
+            done[_key(settings)] = Trial(settings, float(loss), found, trained.epochs, str(run))
+            _write(folder / TRIALS, list(done.values()))
+    report(len(wanted), len(wanted), "done")
+    finished = [done[_key(settings)] for settings in wanted]
+    return sorted(finished, key=lambda trial: trial.held_out_loss if trial.truth is None else -trial.truth)
+
+
+@torch.no_grad()
+def _against_truth(model: nn.Module, logs: Any, columns: Mapping[str, Any], list_id: str, truth: str) -> float:
+    """NDCG of the first task's relevance against true relevance, list by list."""
+    task = columns["tasks"][0]
+    reads = Columns(columns["features"], [], [truth], list_id=list_id, vocabularies=columns.get("vocabularies") or {})
+    log = ParquetLogs(logs, reads, held_out=0)
+    serving = model.serving()  # type: ignore[operator]
+    score, true, lists = list[Any](), list[Any](), list[Any]()
+    for group in log.row_groups:
+        table = log.read(group)
+        if table.num_rows:
+            score.append(serving(torch.from_numpy(reads.matrix(table)))[task].numpy())
+            true.append(table[truth].to_numpy())
+            lists.append(np.array([f"{group.path} {one}" for one in table[list_id].to_pylist()]))
+        if sum(map(len, score)) >= ROWS:
+            break
+    return float(ndcg(np.concatenate(true), np.concatenate(score), np.concatenate(lists)))
+
+
+def _key(settings: Settings) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
+def _read(path: Path) -> list[Trial]:
+    if not path.is_file():
+        return []
+    try:
+        return [Trial(**json.loads(line)) for line in path.read_text().splitlines()]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"folder: expected the trials of a search in {str(path)!r}, got something else; name another folder"
+        ) from error
+
+
+def _write(path: Path, trials: list[Trial]) -> None:
+    with whole_file(path) as part:
+        part.write_text("".join(json.dumps(asdict(trial)) + "\n" for trial in trials))

@@ -56,7 +56,7 @@ def test_a_search_is_saved_and_continued(log, tmp_path, monkeypatch):
     monkeypatch.setattr(search, "train", lambda *given, **options: (done.append(1), real(*given, **options))[1])
     result = run(*arguments)
     assert len(done) == 1  # the first trial is not repeated
-    found = json.loads(result.stdout)["entries"]
+    found = json.loads(result.stdout)["figures"]["trials"]
     assert [trial["lr"] for trial in found] == [0.01, 0.00001]  # the best first
     assert found[0]["held_out_loss"] < found[1]["held_out_loss"]
     assert "next: isolayer train" in result.stderr
@@ -81,7 +81,7 @@ def test_the_truth_decides_where_it_is_known(log, tmp_path):
     with pytest.raises(InputError, match="--list: expected the column of lists"):
         run(*arguments, "--truth", "grade", "--out", tmp_path)
     result = run(*arguments, "--truth", "grade", "--list", "session", "--out", tmp_path, "--json")
-    found = json.loads(result.stdout)["entries"]
+    found = json.loads(result.stdout)["figures"]["trials"]
     assert len(found) == 2
     assert 0.5 < found[1]["ndcg"] <= found[0]["ndcg"] <= 1
 

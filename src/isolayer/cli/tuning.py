@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from isolayer.cli.columns import Features, column, names, next_step
-from isolayer.cli.document import document
 from isolayer.cli.logs import Json
-from isolayer.cli.output import progress_bar, show_table
+from isolayer.cli.output import progress_bar, show, show_table
 from isolayer.cli.rankers import (
     Categories,
     Contexts,
@@ -111,8 +109,8 @@ def _show(found: list[Any], *, as_json: bool) -> None:
         table["ndcg"] = [trial.truth for trial in found]
     table |= {"epochs": [trial.epochs for trial in found], "folder": [trial.folder for trial in found]}
     if as_json:
-        best = {name: column[0] for name, column in table.items()}
-        print(json_text.dumps(document({"trials": len(found), "best": best}, entries=table)))
+        rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        show({"trials": rows}, as_json=True)
     else:
         show_table(table, as_json=False)
 

@@ -85,14 +85,15 @@ def test_a_search_that_is_cut_short_says_so(monkeypatch):
 
 
 def test_the_higher_of_the_two_modes_is_kept(monkeypatch):
-    """Whatever the order of the starts, the choice is the same, and no start alone has more evidence."""
+    """Whatever the order of the starts, the choice is the same, and it is that of one of them."""
     both = choice(5, contexts=6, rows=300).strength
     monkeypatch.setattr(shrinkage, "FLEXIBLE", shrinkage.STIFF)
     stiff = choice(5, contexts=6, rows=300).strength
     monkeypatch.undo()
     monkeypatch.setattr(shrinkage, "STIFF", shrinkage.FLEXIBLE)
     flexible = choice(5, contexts=6, rows=300).strength
-    assert both in (stiff, flexible)
+    apart = [np.abs(np.log(both) - np.log(one)).max() for one in (stiff, flexible)]
+    assert min(apart) < 0.1
 
 
 def test_what_contexts_share_is_found():

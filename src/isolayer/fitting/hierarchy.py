@@ -21,7 +21,7 @@ from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.level import Above, Table, fit_level
 from isolayer.fitting.line import Line, shrunk_line
 from isolayer.fitting.prior import LEAST, MOST, Frame, Strength
-from isolayer.fitting.shrinkage import USUAL, USUAL_CURVE, Choice, Level, choose
+from isolayer.fitting.shrinkage import USUAL, USUAL_BELOW, USUAL_CURVE, Choice, Level, choose
 
 Floats = NDArray[np.float64]
 Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]]
@@ -161,7 +161,7 @@ def _choice(part: Histogram, above: Above, given: Strength | None, centre: Centr
     line = [np.nan, np.nan] if part.contexts else np.clip(centre.strengths, LEAST, MOST).tolist()
     level = Level(BinnedRows.sampled(part, kept), curves, centre.frame, mean, np.array([*line, np.nan]))
     if part.contexts:
-        return choose(level, USUAL, share=True)
+        return choose(level, USUAL if len(part.contexts) == 1 else USUAL_BELOW, share=True)
     return choose(level, USUAL._replace(curve=USUAL_CURVE), share=False)
 
 

@@ -1,9 +1,9 @@
 r"""How strongly curves are drawn to their parent: chosen from the histogram by empirical Bayes.
 
 Deviations of the contexts of a level are taken as draws from one prior (:mod:`isolayer.fitting.prior`). Its strengths
-maximise the evidence (the probability of the data, by the Laplace approximation) times a hyperprior: the standard
-deviation :math:`\lambda^{-1/2}` that a strength stands for is half-Cauchy, so a few contexts cannot push it to zero or
-infinity. The evidence can have two modes, free deviations and stiff ones, so the search starts from free ones, then
+maximise the evidence (the probability of the data, by the Laplace approximation) times a hyperprior: log strengths are
+logistic around what is usual, as they are found to be over many real tasks, so a few contexts cannot push them to zero
+or infinity. The evidence can have two modes, free deviations and stiff ones, so the search starts from free ones, then
 again from stiff ones wherever the data say little about a strength, and keeps the higher evidence. Where the data
 prefer no deviation at all by odds of twenty to one, there is none. The centre of the prior is the parent's curve plus
 what all contexts of the level share, because a curve of pooled rows is flatter than the curves of its parts. No second
@@ -36,10 +36,12 @@ from isolayer.fitting.prior import (
 
 Floats = NDArray[np.float64]
 
-USUAL = Strength(level=12.0, slope=64.0, curve=64.0)  # medians of the hyperprior: of contexts ...
+USUAL = Strength(level=6.0, slope=64.0, curve=64.0)  # medians of the hyperprior: of the contexts below all rows ...
+USUAL_BELOW = USUAL._replace(level=25.0)  # ... of contexts within contexts, which differ less ...
 USUAL_CURVE = 60.0  # ... and of the curve of all rows
 FLEXIBLE, STIFF = Strength(1.0, 4.0, 1.0), Strength(100.0, 400.0, 400.0)  # where searches start
 
+_SHAPE = 2.0  # of the hyperprior: 1 is a half-Cauchy deviation, 2 a logistic log strength with a deviation of 1.8
 _ROUNDS = 200  # Newton steps, each with a new choice of strengths; a few dozen are usual
 _SETTLED = 0.01  # gain of the log evidence in a round below which it counts as settled
 _STILL = 0.01  # move of the shared deviation below which it stays
@@ -205,7 +207,7 @@ class _Search(NamedTuple):
         """
         chosen = np.isnan(self.level.known)
         ratio = (found.strength / np.array(self.usual))[chosen]
-        density = np.log(ratio) / 2 - np.log1p(ratio) - np.log(np.pi)  # of the hyperprior, over log strengths
+        density = _SHAPE * (np.log(ratio) / 2 - np.log1p(ratio))  # of the hyperprior, over log strengths
         around = np.log(2 * np.pi / (found.information[chosen] + 0.25)) / 2
         some = found.evidence - self._log_hyperprior(found.strength) + float((density + around).sum())
         stiff = np.where(chosen, MOST, self.level.known)
@@ -225,7 +227,7 @@ class _Search(NamedTuple):
 
     def _log_hyperprior(self, strength: Floats) -> float:
         """Log density of the log strengths, up to a constant."""
-        own = np.log(strength) / 2 - np.log1p(strength / np.array(self.usual))
+        own = _SHAPE * (np.log(strength) / 2 - np.log1p(strength / np.array(self.usual)))
         return float(own[np.isnan(self.level.known)].sum())
 
     def _evidence(self, prior: Prior, deviation: Deviation, shared: Floats, posterior: Posterior) -> float:
@@ -246,8 +248,8 @@ class _Search(NamedTuple):
         energy = ((deviation.line - prior.mean[:, None]) ** 2).sum(1).tolist()
         energy.append(float((deviation.curve * self.term.apply(deviation.curve)).sum()))
         ratio = strength / np.maximum(np.array(self.usual), LEAST)
-        rising = strength * np.maximum(learned, 0.0) + 1.0
-        falling = strength * np.array(energy) + 2 * ratio / (1 + ratio)
+        rising = strength * np.maximum(learned, 0.0) + _SHAPE
+        falling = strength * np.array(energy) + 2 * _SHAPE * ratio / (1 + ratio)
         return rising, np.maximum(falling, 1e-12)
 
     def _information(self, strength: Floats, prior: Prior, posterior: Posterior) -> Floats:

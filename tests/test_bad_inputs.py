@@ -1134,6 +1134,29 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     "simulate.Trust": (simulate.Trust, {"eta": ETA}),
     "simulate.DynamicBayesian": (simulate.DynamicBayesian, {"continuation": UNIT, "eta": ETA}),
     "simulate.DependentClick": (simulate.DependentClick, {"beta": UNIT, "eta": ETA, "noise": UNIT}),
+    "simulate.Contextual": (
+        simulate.Contextual,
+        {
+            "eta": ETA,
+            "query": Param(DEFAULT, {"two": ((1.0, 2.0), "query: expected 3 factors, got 2; one per length")}),
+            "noise": UNIT,
+        },
+    ),
+    "simulate.Mixture": (
+        simulate.Mixture,
+        {
+            "behaviours": setting(
+                "at least two", "use simulate.PositionBased() and another", valid=(simulate.Trust(), simulate.Trust())
+            ).but(
+                others=((1, 2), "behaviours: expected eta, curve and act, got 1; use simulate.PositionBased()"),
+            ),
+            "shares": Param(
+                DEFAULT,
+                {"one": ((1.0,), "shares: expected 2 that add up to 1, got (1.0,); give one per behaviour")},
+            ),
+            "eta": ETA,
+        },
+    ),
     "simulate.Distortion": (simulate.Distortion, {"eta": ETA, "seed": SEED}),
     "simulate.Drift": (
         simulate.Drift,
@@ -1146,7 +1169,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
         simulate.Logger,
         {
             name: number("a finite number", "give the weight of this part of the score", "minus", "zero", "fraction")
-            for name in ("relevance", "spurious", "informed", "grade")
+            for name in ("relevance", "spurious", "informed", "grade", "popularity")
         }
         | {name: number("a number >= 0", "0 leaves it out", "zero", "fraction") for name in ("noise", "temperature")},
     ),
@@ -1216,8 +1239,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     "simulate.debias_feed": (
         simulate.debias_feed,
         {
-            "bias": choice("position", "trust"),
-            "logger": choice("spurious", "informed"),
+            "bias": choice("position", "trust", "cascade", "dependent", "contextual", "mixture"),
+            "logger": choice("spurious", "popular", "informed"),
             "deterministic": FLAG,
             "seed": SEED,
         },
@@ -1641,11 +1664,22 @@ INNER = {
     *(f"simulate.Population.{name}" for name in ("direction", "features_of", "spurious", "visible")),
     *(
         f"simulate.{behaviour}.{name}"
-        for behaviour in ("Behaviour", "DependentClick", "Distortion", "DynamicBayesian", "PositionBased", "Trust")
+        for behaviour in (
+            "Behaviour",
+            "Contextual",
+            "Mixture",
+            "DependentClick",
+            "Distortion",
+            "DynamicBayesian",
+            "PositionBased",
+            "Trust",
+        )
         for name in ("act", "curve")
     ),
     "simulate.Distortion.map",
     "simulate.Logger.score",
+    "simulate.Mixture.kind",
+    *(f"simulate.{behaviour}.{name}" for behaviour in ("Contextual", "Mixture") for name in ("act", "curve")),
     "simulate.Trust.rates",
     "RowAdam.step",
 }

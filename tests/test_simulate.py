@@ -16,14 +16,17 @@ from sklearn.linear_model import LogisticRegression
 from isolayer import InputError, metrics
 from isolayer.simulate import (
     GRADE_SHARES,
+    QUERY_LENGTHS,
     TASKS,
     ULTRA_EXAMINATION,
+    Contextual,
     DependentClick,
     Distortion,
     Drift,
     DynamicBayesian,
     Feed,
     Logger,
+    Mixture,
     Population,
     PositionBased,
     Task,
@@ -55,7 +58,7 @@ def test_columns_of_a_log():
     log = Feed(population=SMALL, days=3).log(50, seed=4)
     labels = ["click", "skip", "like", "share", "comment", "long_dwell"]
     labels += ["downstream_like", "downstream_share", "downstream_comment"]
-    ids = ["session", "user", "item", "position", "device", "platform", "day"]
+    ids = ["session", "user", "item", "position", "device", "platform", "day", "query_length"]
     truth = [
         "grade",
         "examination",
@@ -131,7 +134,7 @@ def test_plackett_luce_shows_first_by_softmax():
     blank = np.zeros(shape[0], dtype=np.int32)
     grade = np.zeros(shape, dtype=np.int8)
     sessions = Candidates(
-        blank, blank, blank, blank, blank, np.zeros(shape, np.int32), score, score, score, score, grade
+        blank, blank, blank, blank, blank, np.zeros(shape, np.int32), score, score, score, score, grade, score
     )
     for temperature in (0.5, 2.0):
         logger = Logger(relevance=1, spurious=0, temperature=temperature)
@@ -470,8 +473,6 @@ ERRORS = {
     "metric: expected 'click' or 'dcg', got 'buy'; choose one": (
         lambda: closed_loop(Feed(tasks=()), {"a": lambda x: x[:, 0]}, 5)["a"].per_session("buy")
     ),
-    "bias: expected 'position' or 'trust', got 'pbm'; choose one": lambda: debias_feed("pbm"),
-    "logger: expected 'spurious' or 'informed', got 'random'; choose one": lambda: debias_feed(logger="random"),
 }
 
 
@@ -480,3 +481,36 @@ def test_a_mistake_is_answered_with_the_rule_the_value_and_what_to_do(message):
     with pytest.raises(InputError) as caught:
         ERRORS[message]()
     assert str(caught.value) == message
+
+
+def test_contextual_examination_is_the_table_to_the_power_of_device_and_query_length():
+    behaviour = Contextual(eta=(1.4, 0.8, 1.0), query=(1.5, 1.0, 0.5))
+    log = Feed(population=SMALL, behaviour=behaviour, tasks=()).log(2000, seed=1)
+    power = np.array([1.4, 0.8, 1.0])[log["device"]] * np.array([1.5, 1.0, 0.5])[log["query_length"]]
+    examination = np.array(ULTRA_EXAMINATION)[log["position"]] ** power
+    np.testing.assert_allclose(log["examination"], examination, rtol=1e-5)
+    np.testing.assert_allclose(log["prob_click"], examination * (0.1 + 0.9 * log["relevance_click"]), rtol=1e-5)
+    shares = np.bincount(log["query_length"][::10]) / 2000
+    np.testing.assert_allclose(shares, QUERY_LENGTHS, atol=0.04)
+
+
+def test_a_mixture_is_each_behaviour_in_its_own_sessions():
+    kinds = (PositionBased(), Trust(), DynamicBayesian())
+    mixture = Mixture(kinds, shares=(0.5, 0.3, 0.2))
+    feed = Feed(population=SMALL, behaviour=mixture, tasks=())
+    log = feed.log(2000, seed=1)
+    kind = mixture.kind(log["session"])
+    np.testing.assert_allclose(np.bincount(kind) / len(kind), [0.5, 0.3, 0.2], atol=0.04)
+    for number, behaviour in enumerate(kinds):
+        alone = replace(feed, behaviour=behaviour).log(2000, seed=1)
+        for name in ("examination", "prob_click", "click"):
+            np.testing.assert_array_equal(log[name][kind == number], alone[name][kind == number])
+
+
+def test_a_popular_logger_ranks_by_popularity_which_is_half_relevance():
+    feed = debias_feed("position", "popular", deterministic=True, seed=1)
+    log = feed.log(500, seed=1)
+    popularity = feed.population.popularity[log["item"]].reshape(-1, 10)
+    assert (np.diff(popularity, axis=1) <= 0).all()
+    assert np.corrcoef(feed.population.popularity, feed.population.appeal)[0, 1] == pytest.approx(0.71, abs=0.02)
+    assert feed.population.popularity.std() == pytest.approx(1, abs=0.02)

@@ -3,6 +3,7 @@
     population   the users and the items                     Population
     behaviours   how users act on a list                     PositionBased, Trust, DynamicBayesian, DependentClick,
                                                              Distortion
+    session_behaviours  users who differ between sessions    Contextual, Mixture
     feed         candidates, logging policy, tasks, days     Feed, Logger, Task, Drift
     setups       named feeds of the debiasing benchmark      debias_feed
     loop         policies rank, users act, metrics by user   closed_loop, UserMetrics
@@ -29,22 +30,26 @@ from isolayer.simulate.feed import DEVICES, DOWNSTREAM, GRADE_SHARES, TASKS, Dri
 from isolayer.simulate.loop import UserMetrics, closed_loop
 from isolayer.simulate.population import Population
 from isolayer.simulate.scored_log import scored_log
+from isolayer.simulate.session_behaviours import QUERY_LENGTHS, Contextual, Mixture
 from isolayer.simulate.setups import debias_feed
 
 __all__ = [
     "DEVICES",
     "DOWNSTREAM",
     "GRADE_SHARES",
+    "QUERY_LENGTHS",
     "TASKS",
     "ULTRA_EXAMINATION",
     "Behaviour",
     "Check",
+    "Contextual",
     "DependentClick",
     "Distortion",
     "Drift",
     "DynamicBayesian",
     "Feed",
     "Logger",
+    "Mixture",
     "Policy",
     "Population",
     "PositionBased",

@@ -38,6 +38,7 @@ class Shown(NamedTuple):
     relevance: Mapping[str, Single]  # of every task except click, [sessions, positions]
     look: Single  # uniform draws of attention, by position
     draw: Mapping[str, Single]  # uniform draws of each task, click included, by item
+    session: NDArray[np.int32] | None = None  # [sessions]; behaviours that differ between sessions read it
 
 
 class Outcome(NamedTuple):
@@ -102,7 +103,7 @@ class PositionBased:
     def __post_init__(self) -> None:
         if self.examination is not None:
             some("examination", probs("examination", self.examination, advice="give one share per position"))
-        _check(self.eta, noise=self.noise)
+        check_settings(self.eta, noise=self.noise)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Examination at each strength, ``[strengths, positions]``."""
@@ -128,7 +129,7 @@ class Trust:
     eta: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
-        _check(self.eta)
+        check_settings(self.eta)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Examination at each strength, ``[strengths, positions]``."""
@@ -165,7 +166,7 @@ class DynamicBayesian:
     eta: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
-        _check(self.eta, continuation=self.continuation)
+        check_settings(self.eta, continuation=self.continuation)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability of reading on when not satisfied, at each strength, ``[strengths, positions]``."""
@@ -192,7 +193,7 @@ class DependentClick:
     noise: float = 0.1
 
     def __post_init__(self) -> None:
-        _check(self.eta, beta=self.beta, noise=self.noise)
+        check_settings(self.eta, beta=self.beta, noise=self.noise)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability of reading on after a click at each position, at each strength, ``[strengths, positions]``."""
@@ -222,7 +223,7 @@ class Distortion:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check(self.eta)
+        check_settings(self.eta)
         seed("seed", self.seed)
 
     def curve(self, positions: int, eta: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -308,7 +309,8 @@ def _column(eta: float | tuple[float, ...]) -> NDArray[np.float64]:
     return np.array([number("eta", eta, 0, ends="[)", advice="or give one per device")])
 
 
-def _check(eta: float | tuple[float, ...], **rates: float) -> None:
+def check_settings(eta: float | tuple[float, ...], **rates: float) -> None:
+    """Raise unless the strengths and the rates of a behaviour can be used."""
     _column(eta)
     for name, rate in rates.items():
         number(name, rate, 0, 1, ends="[]", advice="give a probability")

@@ -19,6 +19,7 @@ from isolayer.simulate.behaviours import (
     Trust,
 )
 from isolayer.simulate.feed import GRADE_SHARES, Columns, Feed, Logger
+from isolayer.simulate.session_behaviours import Contextual, Mixture
 
 _MODELS: tuple[Behaviour, ...] = (
     PositionBased(),
@@ -27,6 +28,8 @@ _MODELS: tuple[Behaviour, ...] = (
     DynamicBayesian(),
     DependentClick(),
     Distortion(),
+    Contextual(),
+    Mixture((PositionBased(), Trust(), DynamicBayesian())),
 )
 _SPREAD = 5.0  # standard errors by which a correct simulator may deviate
 

@@ -28,6 +28,7 @@ from isolayer.simulate.behaviours import (
     strengths,
 )
 from isolayer.simulate.population import Ids, Population
+from isolayer.simulate.session_behaviours import query_length
 
 Columns = dict[str, NDArray[Any]]
 Policy = Callable[[Single], Any]  # features [n, features] to scores [n], higher shown first
@@ -84,11 +85,12 @@ DOWNSTREAM = (
 
 @dataclass(frozen=True)
 class Logger:
-    """The logging policy: ``score = relevance v + spurious s + informed xi + grade y + noise N(0, 1)``, then a ranking.
+    """The logging policy: ``relevance v + spurious s + popularity q + informed xi + grade y + noise N(0, 1)``.
 
     Args:
         relevance: Weight of the visible relevance, a function of the features.
         spurious: Weight of the spurious feature, which hardly matters to users.
+        popularity: Weight of the item's popularity, which is half its appeal and half something else.
         informed: Weight of the part of relevance that is absent from the features: the logger knows more than a model.
         grade: Weight of the true grade 0 .. 4, its visible and its hidden part together.
         noise: Weight of standard normal noise.
@@ -102,9 +104,10 @@ class Logger:
     grade: float = 0.0
     noise: float = 0.0
     temperature: float = 0.0
+    popularity: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("relevance", "spurious", "informed", "grade"):
+        for name in ("relevance", "spurious", "informed", "grade", "popularity"):
             number(name, getattr(self, name), advice="give the weight of this part of the score")
         for name in ("noise", "temperature"):
             number(name, getattr(self, name), 0, ends="[)", advice="0 leaves it out")
@@ -116,6 +119,7 @@ class Logger:
             (self.spurious, candidates.spurious),
             (self.informed, candidates.hidden),
             (self.grade, candidates.grade),
+            (self.popularity, candidates.popularity),
         )
         score = np.zeros(candidates.item.shape, dtype=np.float32)
         for weight, part in parts:
@@ -162,12 +166,13 @@ class Candidates(NamedTuple):
     hidden: Single
     latent: Single
     grade: Grades
+    popularity: Single
 
     def ranked(self, order: NDArray[np.intp]) -> Candidates:
         """The same candidates with those of every session in ``order``."""
         moved = {
             name: np.take_along_axis(getattr(self, name), order, axis=1)
-            for name in ("item", "visible", "spurious", "hidden", "latent", "grade")
+            for name in ("item", "visible", "spurious", "hidden", "latent", "grade", "popularity")
         }
         return self._replace(**moved)
 
@@ -229,10 +234,10 @@ class Feed:
 
         ``policy``, a function of the features, ranks instead of the logger.
 
-        The columns are ``features`` ``[n, features]``; ``session user item position device platform day``; a 0/1 column
-        per task; and the truth: ``grade``, ``relevance_<task>`` (probability given full attention; for click the
-        gain of the grade), ``examination``, ``prob_<task>`` (probability of the label in the list as shown) and
-        ``logging_score``.
+        The columns are ``features`` ``[n, features]``; ``session user item position device platform day
+        query_length``; a 0/1 column per task; and the truth: ``grade``, ``relevance_<task>`` (probability given full
+        attention; for click the gain of the grade), ``examination``, ``prob_<task>`` (probability of the label in the
+        list as shown) and ``logging_score``.
         """
         whole: Columns = {}
         filled = 0
@@ -289,7 +294,20 @@ class Feed:
         for cut in _CUTS:
             grade += latent > np.float32(cut)
         spurious = people.spurious(item)
-        return Candidates(session, user, device, platform, day, item, visible, spurious, hidden, latent, grade)
+        return Candidates(
+            session,
+            user,
+            device,
+            platform,
+            day,
+            item,
+            visible,
+            spurious,
+            hidden,
+            latent,
+            grade,
+            people.popularity[item],
+        )
 
     def _visible(self, user: Ids, item: Ids, day: Ids) -> Single:
         visible = self.population.visible(user, item)
@@ -314,7 +332,9 @@ class Feed:
         relevance = self._relevance(ranked)
         direct = {task.name: relevance[task.name] for task in self.tasks if task.after is None}
         curve = self._curves[ranked.device, ranked.day]
-        outcome = self.behaviour.act(Shown(ranked.grade, curve, ranked.device, direct, draws["look"], draws))
+        outcome = self.behaviour.act(
+            Shown(ranked.grade, curve, ranked.device, direct, draws["look"], draws, ranked.session)
+        )
         self._follow(outcome, relevance, draws)
         sessions = len(ranked.session)
         columns: Columns = {"features": self.population.features_of(ranked.user, ranked.item)}
@@ -322,6 +342,7 @@ class Feed:
         columns["item"] = ranked.item.ravel()
         columns["position"] = np.tile(np.arange(self.positions, dtype=np.int32), sessions)
         columns |= {name: np.repeat(getattr(ranked, name), self.positions) for name in ("device", "platform", "day")}
+        columns["query_length"] = np.repeat(query_length(ranked.session), self.positions)
         columns |= {name: outcome.label[name].ravel().astype(np.int8) for name in self.task_names}
         columns["grade"] = ranked.grade.ravel()
         columns["relevance_click"] = GAIN[columns["grade"]]

@@ -95,6 +95,13 @@ class Population:
         own, appeal = self._weights("novelty"), self._weights("appeal")
         return self._along(own - (own @ appeal) / (appeal @ appeal) * appeal)
 
+    @cached_property
+    def popularity(self) -> Single:
+        """Popularity of each item, of unit variance and correlated .71 with its appeal, ``[items]``."""
+        own, appeal = self._weights("popularity"), self._weights("appeal")
+        own = own - (own @ appeal) / (appeal @ appeal) * appeal
+        return self._along(own / np.linalg.norm(own) + appeal / np.linalg.norm(appeal))
+
     def visible(self, user: Ids, item: Ids) -> Single:
         """Relevance that the features determine, about standard normal, for users ``[s]`` and items ``[s, k]``."""
         d, rho = self.user_columns, self.spurious_relevance

@@ -3,9 +3,7 @@
 checking     the question and its answer
 groups       the rows of a log, by context and by each depth of the hierarchy
 judging      the tests of one depth: number of events, slope
-tails        tail probabilities of sums of trials, for a handful of events and for millions
 uncertainty  how uncertain fitted curves are, alone and over the hierarchy
-families     decisions over many tests
 release      is a new calibrator better on a log
 """
 

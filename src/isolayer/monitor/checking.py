@@ -2,8 +2,8 @@
 
 All rows together are tested, the groups of each depth of the hierarchy, and each context: for the number of events
 (observed over expected) and for the shape of the curve (its slope). Tail probabilities are in
-:mod:`isolayer.monitor.tails`, the calibrator's own uncertainty in :mod:`isolayer.monitor.uncertainty`, clusters in
-:mod:`isolayer.metrics.clusters`, decisions in :mod:`isolayer.monitor.families`.
+:mod:`isolayer.metrics.tails`, the calibrator's own uncertainty in :mod:`isolayer.monitor.uncertainty`, clusters in
+:mod:`isolayer.metrics.clusters`, decisions in :mod:`isolayer.metrics.families`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from isolayer.curves.evaluation import prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.sampling import real_traffic
-from isolayer.metrics import log_loss
+from isolayer.metrics import families, log_loss
 from isolayer.metrics.clusters import count_of
-from isolayer.monitor import families
+from isolayer.metrics.tails import RatioTest
 from isolayer.monitor.groups import LogRows, context_columns, curve_of, errors_by_depth, groupings_of
-from isolayer.monitor.judging import RatioTest, judge
+from isolayer.monitor.judging import judge
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

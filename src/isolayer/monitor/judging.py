@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.evaluation import prob_of
+from isolayer.metrics import families
 from isolayer.metrics.clusters import design_effect
 from isolayer.metrics.sums import over
-from isolayer.monitor import families
+from isolayer.metrics.tails import RatioTest, Statistic, Trials
 from isolayer.monitor.groups import Grouping, LogRows
-from isolayer.monitor.tails import Statistic, Trials
 from isolayer.monitor.uncertainty import Errors, ratio, total
 
 Floats = NDArray[np.float64]
@@ -22,32 +22,6 @@ Codes = NDArray[np.int64]
 
 LEAST_EVENTS = 10.0  # events, and rows without one, below which the slope of a group is not tested
 LEAST_SPREAD = 1e-3  # standard deviation of its predicted logits below which it is not tested either
-
-
-class RatioTest(NamedTuple):
-    """The test of the ratios of one depth.
-
-    Args:
-        statistic: Its statistic, of the rows as they were sampled.
-        threshold: The p-value at which it was decided.
-        traffic: The trials of real traffic, in which ratios are expressed.
-    """
-
-    statistic: Statistic
-    threshold: float
-    traffic: Trials
-
-    def interval(self, chosen: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Intervals of the ratios of some groups."""
-        trials = self.traffic.only(chosen)
-        lower, upper = self.statistic.only(chosen).interval(np.full(trials.groups, self.threshold))
-        expected = trials.mean(np.zeros(trials.groups))
-        least = np.where(np.isinf(lower), 0.0, trials.mean(np.where(np.isinf(lower), 0.0, lower)))
-        most = np.where(np.isinf(upper), trials.total(trials.count), trials.mean(np.where(np.isinf(upper), 0.0, upper)))
-        low, high = (
-            np.divide(end, expected, out=np.full_like(end, np.nan), where=expected > 0) for end in (least, most)
-        )
-        return low, high
 
 
 def judge(

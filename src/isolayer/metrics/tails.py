@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
-from isolayer.monitor.uncertainty import total
+from isolayer.metrics.rows import summed
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -48,7 +48,7 @@ class Trials:
 
     def total(self, values: Floats) -> Floats:
         """Sum over the bins of each group, shape ``[groups]``."""
-        return total(self.group, values, self.groups)
+        return summed(self.group, values, self.groups)
 
     def only(self, kept: NDArray[np.bool_]) -> Trials:
         """The trials of some groups, ``[groups]``, renumbered."""
@@ -201,6 +201,32 @@ class Statistic:
     def _solve(self, target: Floats) -> Floats:
         """The tilt under which the mean is the target, shape ``[groups]``; infinite where none is."""
         return _tilt_of_counts(self.trials, target) if self.counts else _tilt(self.trials, target)
+
+
+class RatioTest(NamedTuple):
+    """A test of the ratios of observed to expected events of some groups.
+
+    Args:
+        statistic: Its statistic, of the rows as they were sampled.
+        threshold: The p-value at which it was decided.
+        traffic: The trials of real traffic, in which ratios are expressed.
+    """
+
+    statistic: Statistic
+    threshold: float
+    traffic: Trials
+
+    def interval(self, chosen: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """Intervals of the ratios of some groups."""
+        trials = self.traffic.only(chosen)
+        lower, upper = self.statistic.only(chosen).interval(np.full(trials.groups, self.threshold))
+        expected = trials.mean(np.zeros(trials.groups))
+        least = np.where(np.isinf(lower), 0.0, trials.mean(np.where(np.isinf(lower), 0.0, lower)))
+        most = np.where(np.isinf(upper), trials.total(trials.count), trials.mean(np.where(np.isinf(upper), 0.0, upper)))
+        low, high = (
+            np.divide(end, expected, out=np.full_like(end, np.nan), where=expected > 0) for end in (least, most)
+        )
+        return low, high
 
 
 def _above(saddle: Saddle, shift: Floats, cumulant: Floats, none: Floats | None = None) -> Floats:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from isolayer import Curves, Histogram
 from isolayer.metrics.clusters import design_effect, standard_error
-from isolayer.monitor.families import decide, shares
-from isolayer.monitor.tails import Statistic, Trials
+from isolayer.metrics.families import decide, shares
+from isolayer.metrics.tails import Statistic, Trials
 from isolayer.monitor.uncertainty import Placed, errors_of
 
 

@@ -65,6 +65,7 @@ from isolayer import (
     IsotonicLayer,
     MonotoneLattice,
     RowAdam,
+    audit,
     calibrate,
     debias,
     metrics,
@@ -280,6 +281,7 @@ NO_TABLE = {
     for what, (value, _) in SCALARS.items()
     if what not in ("text", "frame")
 } | {"no file": ("nothing here.parquet", "table: expected a file at 'nothing here.parquet', got none; check the path")}
+OF_LOG = setting("distinct names among ['prob', 'device']", "name columns of the log")
 ESTIMATE_AGAIN = "estimate them again, or drop the position"
 NO_CONTEXT = "contexts: expected at least one feature, got none; use Naive, which reads no context"
 CONTEXTS = Param(
@@ -590,6 +592,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "contexts": CONTEXTS,
             "fields": FIELD_NAMES,
             "interactions": INTERACTIONS,
+            "audit_only": setting("distinct names", "name columns that correct nothing"),
             "structure": setting("a Curves", "give the curves_ of a fit with fields", "None"),
             "scale": choice("logit", "prob"),
             "grid": setting('"auto" or a Grid', "try Grid(lower=-10, upper=10, step=0.2)"),
@@ -634,6 +637,30 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
                 "a Histogram", "make it with Histogram.from_arrays or from_table", valid=SUMS.level(0)
             ),
             "classes": CLASSES,
+        },
+    ),
+    "audit": (
+        audit,
+        {
+            "log": Param(LOG, NO_TABLE),
+            "score": COLUMN,
+            "label": COLUMN,
+            "fields": FIELD_NAMES,
+            "exclude": OF_LOG,
+            "audit_only": OF_LOG,
+            "scale": choice("logit", "prob"),
+            "weight": COLUMN.without("None"),
+            "weight_kind": choice("frequency", "importance"),
+            "negative_rate": number(
+                "a number in (0, 1]", "give the share of the negatives that was kept", "None", "text"
+            ),
+            "cluster": setting("a name", "name a column of the log", "None", "text").but(
+                another=("user", "cluster: expected a column of the log, got 'user'; it has ['prob', 'device']")
+            ),
+            "depth": count(1, 3, "1 to 3"),
+            "most": count(),
+            "level": setting("a number in (0, 1)", "try 0.05"),
+            "on_bad_rows": choice("error", "drop"),
         },
     ),
     "IsotonicCalibrator.fit_table": (
@@ -936,7 +963,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     **{f"metrics.{name}": (getattr(metrics, name), BY_LIST) for name in ("ndcg", "ndcg_sums")},
     "metrics.multicalibration_error": (
         metrics.multicalibration_error,
-        ROWS | {"groups": keys(SEGMENT).called("group"), "level": LEVEL},
+        ROWS | {"groups": keys(SEGMENT).called("group"), "level": LEVEL, "min_rows": count()},
     ),
     "metrics.observed_over_expected": (
         metrics.observed_over_expected,
@@ -1638,6 +1665,7 @@ ROOMS = ("isolayer", "isolayer.debias", "isolayer.metrics", "isolayer.policy", "
 
 # What the package makes and users only read; its methods are in the table.
 RECORDS = {
+    "Audit",
     "Curves",
     "Histogram",
     *(

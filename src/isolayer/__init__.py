@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isolayer.errors import need
 
 _HOME = {
+    "Audit": "auditing.findings",
     "ContextIsotonicLayer": "nn.context",
     "Curves": "curves.curves",
     "DualHead": "debias.heads",
@@ -20,6 +21,7 @@ _HOME = {
     "MissingExtra": "errors",
     "MonotoneLattice": "nn.lattice",
     "RowAdam": "nn.rates",
+    "audit": "auditing.audit",
     "calibrate": "nn.posthoc",
     "parameter_groups": "nn.rates",
     "piecewise_linear": "nn.functional",
@@ -27,6 +29,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Audit",
     "ContextIsotonicLayer",
     "Curves",
     "DualHead",
@@ -39,6 +42,7 @@ __all__ = [
     "MissingExtra",
     "MonotoneLattice",
     "RowAdam",
+    "audit",
     "calibrate",
     "parameter_groups",
     "piecewise_linear",
@@ -46,6 +50,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from isolayer.auditing.audit import audit
+    from isolayer.auditing.findings import Audit
     from isolayer.calibrator import IsotonicCalibrator
     from isolayer.curves.curves import Curves
     from isolayer.debias.heads import DualHead

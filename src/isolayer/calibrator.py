@@ -48,6 +48,8 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
             are found by their evidence. Numbers, text, booleans, dates and missing values are handled by their type.
         interactions: How many combinations of fields to add at most: ``"auto"``, 0 for none, or a number. Or which:
             tuples of names, such as ``[("hour", "device")]``.
+        audit_only: Columns that must never be used for correction, such as protected ones, but be audited:
+            ``fields="all"`` leaves them out, and the curves remember them for :func:`isolayer.audit`.
         structure: Curves of an earlier fit with fields. Their fields, levels and combinations are kept, and the values
             of frozen terms (:meth:`isolayer.fitting.terms.Terms.freeze`); all others are fitted to the new rows.
         scale: Whether scores are logits (``"logit"``, any real number) or probabilities (``"prob"``).
@@ -91,6 +93,7 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
         *,
         fields: Sequence[str] | str = (),
         interactions: Interactions = "auto",
+        audit_only: Sequence[str] = (),
         structure: Curves | None = None,
         scale: Scale = "logit",
         grid: Grid | Literal["auto"] = "auto",
@@ -105,6 +108,7 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
         self.contexts = contexts
         self.fields = fields
         self.interactions = interactions
+        self.audit_only = audit_only
         self.structure = structure
         self.scale = scale
         self.grid = grid
@@ -252,7 +256,7 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
         """Add the terms of the fields of a table to the curves."""
         from isolayer.tables.field_rows import field_columns, labelled_rows
 
-        self.fields_ = field_columns(table, spec, self.fields)
+        self.fields_ = self._correcting(field_columns(table, spec, self.fields))
         if self.structure is not None:
             self.fields_ = self._structured_fields(self.structure)
         if self.fields_:
@@ -336,6 +340,7 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
         context_names(self.contexts)
         field_names(self.fields, None, ())
         most_terms(self.interactions)
+        self._check_audit_only()
         if self.structure is not None:
             instance("structure", self.structure, Curves, advice="give the curves_ of a fit with fields")
         checked_kind(self.weight_kind)
@@ -371,7 +376,7 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
         refuse_beyond_grid(self.histogram_)
         if isinstance(self.shrinkage, str):  # numbers may hold curves wherever they were asked to
             refuse_worse_than_constant(curves, self.histogram_)
-        self.curves_ = curves
+        self.curves_ = self._remembering(curves)
         return self
 
     def _fit_fields(self, rows: Rows, labels: Floats, weight: Floats | None) -> Self:

@@ -21,6 +21,7 @@ from isolayer.fitting.frames import Rows, column_names, read_rows, refuse_missin
 from isolayer.fitting.histogram import LEAST_WEIGHT, Histogram
 from isolayer.fitting.negative_rates import checked_rates
 from isolayer.grid import Grid, Spread
+from isolayer.settings import names as checked_names
 from isolayer.settings import text
 
 Floats = NDArray[np.float64]
@@ -31,6 +32,7 @@ class RowReader:
 
     contexts: Sequence[str]
     fields: Sequence[str] | str
+    audit_only: Sequence[str]
     structure: Curves | None
     scale: Scale
     grid: Grid | Literal["auto"]
@@ -56,10 +58,31 @@ class RowReader:
             text("score", score, advice="name the score column")
         if self.fields == "all" and names is not None:
             score = score or "score"
-        self.fields_ = field_names(self.fields, names, [score or "", *self.contexts, *self._other_columns()])
+        used = [score or "", *self.contexts, *self._other_columns()]
+        self.fields_ = self._correcting(field_names(self.fields, names, used))
         if self.structure is not None:
             self.fields_ = self._structured_fields(self.structure)
         return score
+
+    def _check_audit_only(self) -> None:
+        """Columns that may only be audited are named, and used for nothing else."""
+        only = checked_names("audit_only", self.audit_only, advice="name columns that correct nothing")
+        named = [] if isinstance(self.fields, str) else list(self.fields)
+        for name in only:
+            if name in (*self.contexts, *named):
+                raise InputError(
+                    f"audit_only: expected columns that correct nothing, got {name!r}, which is a field or a context "
+                    "too; leave it out of one"
+                )
+
+    def _correcting(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        """Fields without those that may only be audited."""
+        return tuple(name for name in fields if name not in self.audit_only)
+
+    def _remembering(self, curves: Curves) -> Curves:
+        """Curves that know which columns may only be audited."""
+        only = list(self.audit_only)
+        return replace(curves, settings={**curves.settings, "audit_only": only}) if only else curves
 
     def _structured_fields(self, structure: Curves) -> tuple[str, ...]:
         """The fields of an earlier fit, which have to be among those of this one."""

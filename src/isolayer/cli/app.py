@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from isolayer.cli.auditing import audit
 from isolayer.cli.calibration import apply, fit, update
 from isolayer.cli.debiasing import demo, simulate, train
 from isolayer.cli.diagnosing import diagnose
@@ -21,9 +22,10 @@ app = typer.Typer(
     name="isolayer",
     help="""Calibrate and debias the scores of ranking systems.
 
-    `isolayer example` writes a log to try things on. A log with scores: fit a calibrator, look at it by report, use it
-    by apply or export, watch it by check, add days by update, see what it remembers by show. A log without scores:
-    train a ranker, then score the log. `isolayer demo` shows everything at work; `isolayer simulate` makes larger logs.
+    `isolayer example` writes a log to try things on. A log with scores: audit where they are wrong, fit a calibrator,
+    look at it by report, use it by apply or export, watch it by check, add days by update, see what it remembers by
+    show. A log without scores: train a ranker, then score the log. `isolayer demo` shows everything at work; `isolayer
+    simulate` makes larger logs.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -33,7 +35,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(example, demo, simulate, diagnose, train, tune, score),
-    *(fit, report, apply, export, check, update, compare, show),
+    *(audit, fit, report, apply, export, check, update, compare, show),
 )
 for _command in COMMANDS:
     app.command()(recorded(_command))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from isolayer.cli import visible
 from isolayer.cli.days import names_and_files
 from isolayer.cli.document import plain
 from isolayer.cli.logs import Json
@@ -15,6 +16,8 @@ from isolayer.cli.output import show as show_figures
 from isolayer.curves.curves import Curves
 from isolayer.curves.verified_file import read_verified
 from isolayer.fitting.histogram import Histogram
+
+_SEGMENTS = 10  # of fields that are explained
 
 
 def show(
@@ -24,9 +27,9 @@ def show(
     """Show what a calibrator, or a file of sums, was made from and how.
 
     The columns it was read from, the scale of the scores, the share of negatives that was kept, the grid of knots, the
-    number of rows and curves, the first and the last day by the column of --date, how many files and which named days
-    it holds, the version of isolayer that wrote it, and its settings. --json lists the files too, each by its size and
-    a digest of its content.
+    number of rows and curves, the fields with the segments they correct most clearly, the first and the last day by the
+    column of --date, how many files and which named days it holds, the version of isolayer that wrote it, and its
+    settings. --json lists the files too, each by its size and a digest of its content.
 
     Example: isolayer show curves.parquet
     """
@@ -35,7 +38,10 @@ def show(
     figures = _of_curves(Curves.load(file)) if content == "curves" else _of_sums(Histogram.load(file))
     kind = "calibrator" if content == "curves" else "sums"
     figures = {"content": kind, **figures, "version": version}
+    segments = [] if json else figures.pop("corrects", [])
     show_figures(figures if json else {name: _text(name, value) for name, value in figures.items()}, as_json=json)
+    for segment in segments:
+        print(f"corrects  {visible(segment)}")
 
 
 def _of_curves(curves: Curves) -> dict[str, Any]:
@@ -43,6 +49,8 @@ def _of_curves(curves: Curves) -> dict[str, Any]:
     return {
         **_columns({**curves.source, **names, "scale": curves.scale}, curves.contexts),
         "fields": list(curves.fields),
+        "audit_only": list(curves.settings.get("audit_only", [])),
+        **_terms(curves),
         "grid": _grid(curves),
         "rows": curves.source.get("rows"),
         "curves": len(curves.values),
@@ -52,6 +60,14 @@ def _of_curves(curves: Curves) -> dict[str, Any]:
         "holdout": curves.source.get("holdout"),
         "settings": dict(curves.settings),
     }
+
+
+def _terms(curves: Curves) -> dict[str, list[str]]:
+    """What the terms of fields are about, and what they correct most clearly, in sentences."""
+    if curves.terms is None:
+        return {}
+    names = [name if isinstance(name, str) else " and ".join(name) for name in curves.terms.names]
+    return {"terms": names, "corrects": [str(one) for one in curves.terms.segments(_SEGMENTS)]}
 
 
 def _of_sums(sums: Histogram) -> dict[str, Any]:

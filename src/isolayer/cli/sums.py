@@ -97,7 +97,7 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
     score = column(rows.score, "--score", SCORES, columns, rows.log)
     label = column(rows.label, "--label", LABELS, columns)
     weight = None if rows.weight is None else column(rows.weight, "--weight", (), columns)
-    rate, scale = _rate(rows.negative_rate, columns), scale_of(rows.scale, score)
+    rate, scale = rate_of(rows.negative_rate, columns), scale_of(rows.scale, score)
     kind: Any = rows.weight_kind
     if kind not in ("frequency", "importance"):
         raise InputError(f"--weight-kind: expected frequency or importance, got {kind!r}; choose one")
@@ -161,7 +161,7 @@ def grid_of(given: str) -> Grid | Literal["auto"]:
     return Grid(lower, upper, step)
 
 
-def _rate(given: str | None, columns: list[str]) -> float | str | None:
+def rate_of(given: str | None, columns: list[str]) -> float | str | None:
     """The kept share of negatives, or the column that has it."""
     if given is None:
         return None

@@ -24,6 +24,7 @@ Kind = Literal["number", "category"]
 Part = Literal["hour", "weekday", "month"]
 
 BINS = 128
+_BOUNDS: dict[Part, tuple[float, float]] = {"hour": (0, 23), "weekday": (0, 6), "month": (1, 12)}
 _SPIKE = 0.3  # a value with more than this share of the rows has a bin of its own
 
 
@@ -113,24 +114,47 @@ class Field:
         level[np.isnan(numbers)] = self.size - 1
         return level
 
-    def word(self, first: int, last: int | None = None) -> str:
+    def word(self, first: int, last: int | None = None, *, span: tuple[float, float] | None = None) -> str:
         """Some neighbouring levels in words.
 
-        >>> Field("age", "number", edges=np.array([25.0, 35.0])).word(1)
-        '25 to 35'
+        Args:
+            first: The first level.
+            last: The last level; by default the first.
+            span: Least and greatest value of the column, where they are known.
+
+        >>> age = Field("age", "number", edges=np.array([25.0, 35.0]))
+        >>> age.word(1), age.word(2), age.word(0, 1)
+        ('25 to 35', '35 or more', 'below 35')
+        >>> hour = Field("hour", "number", edges=np.arange(23) + 0.5)
+        >>> hour.word(22, 23), hour.word(22, 23, span=(0, 23)), hour.word(7)
+        ('22 or more', '22-23', '7')
         """
         last = first if last is None else last
         if first == self.missing:
             return "missing"
         if self.kind == "category":
             return str(self.words[first])
-        if first == 0:
-            return f"below {self.edges[last]:g}" if len(self.edges) else "any"
-        return (
-            f"from {self.edges[first - 1]:g}"
-            if last >= len(self.edges)
-            else (f"{self.edges[first - 1]:g} to {self.edges[last]:g}")
-        )
+        low, high = span or (_BOUNDS[self.part] if self.part else (None, None))
+        whole = bool((self.edges % 1 == 0.5).all()) and (low is None or low == round(low))
+        below = self.edges[first - 1] if first > 0 else None
+        above = self.edges[last] if last < len(self.edges) else None
+        return _whole_range(below, above, low, high) if whole else _range(below, above)
+
+
+def _range(below: float | None, above: float | None) -> str:
+    """Numbers from one edge to another in words."""
+    if below is None:
+        return "any" if above is None else f"below {above:.6g}"
+    return f"{below:.6g} or more" if above is None else f"{below:.6g} to {above:.6g}"
+
+
+def _whole_range(below: float | None, above: float | None, low: float | None, high: float | None) -> str:
+    """Whole numbers between two edges that lie half-way between some, in words."""
+    first = low if below is None else below + 0.5
+    last = high if above is None else above - 0.5
+    if first is None or last is None:
+        return "any" if first is last else f"{last:.6g} or less" if first is None else f"{first:.6g} or more"
+    return f"{first:.6g}" if first == last else f"{first:.6g}{'-' if first >= 0 else ' to '}{last:.6g}"
 
 
 def fields_of(columns: Mapping[str, Column], weight: Floats | None = None, *, bins: int = BINS) -> tuple[Field, ...]:

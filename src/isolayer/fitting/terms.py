@@ -22,6 +22,7 @@ from isolayer.errors import InputError
 from isolayer.fitting.categories import Column
 from isolayer.fitting.field_levels import Field, levels_of
 from isolayer.fitting.interactions import Candidate, cells_of
+from isolayer.fitting.sentences import sentence
 from isolayer.grid import Grid
 
 Floats = NDArray[np.float64]
@@ -106,7 +107,7 @@ class Segment(NamedTuple):
     deviations: float
 
     def __str__(self) -> str:
-        return f"{self.where}: predicted {self.predicted:.1%}, observed {self.observed:.1%}, {self.rows:,.0f} rows"
+        return sentence(self.where, self.predicted, self.observed, self.rows)
 
 
 class Totals(NamedTuple):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from isolayer.metrics.rows import Codes, Floats, codes, prob_rows, summed
 from isolayer.metrics.sums import over
-from isolayer.settings import confidence
+from isolayer.settings import confidence, count
 
 _TERMS = 12  # of the alternating series: the 12th is below 1e-30 where it is used
 
@@ -45,7 +45,7 @@ class Multicalibration:
 
 
 def multicalibration_error(
-    label: Any, prob: Any, groups: Any, weight: Any = None, *, level: float = 0.95
+    label: Any, prob: Any, groups: Any, weight: Any = None, *, level: float = 0.95, min_rows: int = 1
 ) -> Multicalibration:
     r"""Multicalibration error over groups (Guy et al. 2025), the worst cumulative error (Arrieta-Ibarra et al. 2022).
 
@@ -61,12 +61,13 @@ def multicalibration_error(
         groups: A column ``[n]``, or a mapping of columns: every value of every column is a group, and so are all rows.
         weight: Frequency weights, ``[n]``.
         level: Confidence level at which ``minimum_detectable_error`` is stated.
+        min_rows: Groups with fewer rows are left out.
 
     >>> result = multicalibration_error([0, 1] * 100 + [1, 1] * 100, [0.5] * 400, [0] * 200 + [1] * 200)
     >>> result.group[np.argmax(result.group_sigma)].item(), result.p_value < 0.001
     ('1', True)
     """
-    level = confidence(level)
+    level, min_rows = confidence(level), count("min_rows", min_rows, advice="count from 1")
     y, p, w = prob_rows(label, prob, weight)
     order = np.argsort(p, kind="stable")
     p, y, w = p[order], y[order], w[order]
@@ -75,16 +76,17 @@ def multicalibration_error(
     for name, values in columns.items():
         code, key = codes(name, values, len(p))
         parts.append(_of_field(name, code[order], key, p, y, w))
-    field, group, size, error, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rows, field, group, size, error, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
+    large = (rows >= min_rows) | (np.arange(len(rows)) == 0)
+    field, group, size, error, spread = field[large], group[large], size[large], error[large], spread[large]
     sigma = _sigmas(error, spread)
     tail = brownian_range_tail(sigma)
-    count = len(sigma)
-    critical = brownian_range_quantile((1 - level) / count)
+    critical = brownian_range_quantile((1 - level) / len(sigma))
     scale = float(spread[0])
     worst = float(sigma.max())
     return Multicalibration(
         error=worst * scale if math.isfinite(worst) else float(error.max()),
-        p_value=min(1.0, count * float(tail.min())),
+        p_value=min(1.0, len(sigma) * float(tail.min())),
         minimum_detectable_error=critical * scale,
         field=field,
         group=group,
@@ -97,12 +99,12 @@ def multicalibration_error(
 
 def _of_field(
     name: str, code: Codes, key: NDArray[Any], p: Floats, y: Floats, w: Floats
-) -> tuple[NDArray[np.str_], NDArray[np.str_], Floats, Floats, Floats]:
-    # Name, value, weight, cumulative error and its standard deviation of each group; rows are in order of p.
+) -> tuple[Codes, NDArray[np.str_], NDArray[np.str_], Floats, Floats, Floats]:
+    # Rows, name, value, weight, cumulative error and its standard deviation of each group; rows are in order of p.
     groups = len(key)
     size = summed(code, w, groups)
     spread = over(np.sqrt(summed(code, w * p * (1 - p), groups)), size)
-    order = np.argsort(code, kind="stable")
+    order = np.argsort(code.astype(np.int16) if groups < 1 << 15 else code, kind="stable")  # short ones sort by radix
     code, p = code[order], p[order]
     last = np.r_[(code[1:] != code[:-1]) | (p[1:] != p[:-1]), True]  # a path counts only at the end of ties
     path = np.cumsum(w[order] * (y[order] - p))
@@ -113,6 +115,7 @@ def _of_field(
     high, low = np.maximum.reduceat(path, first), np.minimum.reduceat(path, first)
     error = over(np.maximum(high, 0) - np.minimum(low, 0), size)
     return (
+        np.bincount(code, minlength=groups),
         np.repeat(np.array([name], dtype=np.str_), groups),
         key.astype(np.str_),
         size,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from isolayer.auditing import Audit
 from isolayer.curves.curves import Curves
 from isolayer.curves.summary import falling
 from isolayer.curves.verified_file import library_version
@@ -24,6 +25,7 @@ from isolayer.fitting.histogram import Histogram
 from isolayer.metrics.history import read_history
 from isolayer.report import charts, sections
 from isolayer.report.advice import IN_SAMPLE, advise
+from isolayer.report.audit import audit_section, terms_section
 from isolayer.report.bias import Bias, learned_bias
 from isolayer.report.evidence import Evidence, gather
 from isolayer.report.history import history_section, loss_chart, ratio_chart
@@ -31,7 +33,7 @@ from isolayer.report.pack import Pack, add_curves, add_dots, add_table
 from isolayer.report.rows import from_histogram, from_log
 from isolayer.report.theme import COLOUR, PALETTE, SERIES, styled, ticks
 from isolayer.report.words import joined, readable
-from isolayer.settings import text
+from isolayer.settings import instance, text
 from isolayer.storage import files_of, refuse_same_file, whole_file, writable
 
 Span = tuple[float, float]
@@ -52,6 +54,7 @@ def write(
     title: str | None = None,
     in_sample: bool = False,
     history: str | os.PathLike[str] | None = None,
+    audit: Audit | None = None,
 ) -> Path:
     """Write the report of curves on a log.
 
@@ -71,6 +74,7 @@ def write(
         in_sample: Whether some of the rows are known to have been fitted; if all of them were, that is found out. The
             page then says so in a banner.
         history: A history of checks, as ``isolayer check --history`` keeps it, to draw by day.
+        audit: An audit of the calibrated score, as :func:`isolayer.audit` makes it, to show.
 
     Returns:
         The path that was written.
@@ -79,6 +83,8 @@ def write(
     if isinstance(log, str | os.PathLike):
         refuse_same_file(path, *files_of(os.fspath(log)), name="path")
     past = None if history is None else read_history(history)
+    if audit is not None:
+        instance("audit", audit, Audit, advice="make one with isolayer.audit, or leave it out")
     rows = from_log(log, curves, score=score, label=label, contexts=contexts, weight=weight, date=date, cluster=cluster)
     evidence = gather(replace(rows, in_sample=in_sample or rows.in_sample), curves)
     learned = None
@@ -86,7 +92,34 @@ def write(
         learned = learned_bias(bias)
     elif curves.contexts[:1] == ("task",) and len(curves.contexts) > 1:
         learned = learned_bias(curves, _span(evidence))
-    return _save(path, render(evidence, curves, bias=learned, title=title, history=past))
+    return _save(path, render(evidence, curves, bias=learned, title=title, history=past, audit=audit))
+
+
+def write_audit(
+    path: str | os.PathLike[str], audit: Audit, *, title: str | None = None, repair: str | None = None
+) -> Path:
+    """Write a page about an audit: the segments where a score is off, with a picture of each.
+
+    Args:
+        path: The file to write; it is written completely or not at all.
+        audit: What :func:`isolayer.audit` found.
+        title: Heading of the page.
+        repair: The command that repairs it, to print at the end.
+    """
+    writable(path)
+    instance("audit", audit, Audit, advice="make one with isolayer.audit")
+    title = "Where is the score wrong?" if title is None else text("title", title, advice="or None for the usual")
+    repair = None if repair is None else text("repair", repair, advice="or None for no command")
+    rows = f"{audit.rows:,} rows" + (f", a sample of {audit.total:,}" if audit.rows < 0.9 * audit.total else "")
+    page = Template(_resource("audit.html")).substitute(
+        title=escape(readable(title)),
+        palette=_palette(),
+        style=_resource("page.css"),
+        lead=f"{rows}, {len(audit.fields):,} fields, {audit.tests:,} segments.",
+        sections=audit_section(audit, repair),
+        footer=f"Made by isolayer {library_version()}.",
+    )
+    return _save(path, page)
 
 
 def write_fitted(
@@ -111,6 +144,7 @@ def render(
     bias: Bias | None = None,
     title: str | None = None,
     history: pa.Table | None = None,
+    audit: Audit | None = None,
 ) -> str:
     """The page as text; ``history`` is one of past checks."""
     title = "Calibration, before and after" if title is None else text("title", title, advice="or None for the usual")
@@ -119,6 +153,10 @@ def render(
     pack = Pack()
     packed = _packed(pack, evidence, curves, span)
     parts = _sections(evidence, bias, readout, packed["curves"]["leftOut"], falling(curves))
+    if curves.terms is not None:
+        parts["Fields"] = terms_section(curves.terms)
+    if audit is not None:
+        parts["Where it is off"] = audit_section(audit)
     drawn = _charts(evidence, bias)
     if history is not None:
         parts["Past checks"] = history_section(history)

@@ -31,6 +31,9 @@ ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that
 _CASE_SENSITIVE = ("postgres", "snowflake", "polars")  # backends that tell columns apart which differ in case only
 
 
+_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
 class _PerThread(threading.local):
     """The embedded DuckDB of a thread."""
 
@@ -77,7 +80,7 @@ def as_table(source: Any) -> Table:
     'ctx' and 'CTX'; rename one
     """
     if isinstance(source, str | Path):
-        return _parquet(str(source))
+        return _csv(str(source)) if str(source).lower().endswith(_CSV) else _parquet(str(source))
     try:
         table = source if isinstance(source, ibis.Table) else ibis.memtable(_arrow(source))
     except (TypeError, ValueError, pa.ArrowException, ibis.common.exceptions.IbisError) as error:
@@ -96,6 +99,17 @@ def _parquet(path: str) -> Table:
     except need("duckdb").Error as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"table: expected Parquet at {path!r}, got an error ({reason}); convert the file") from error
+
+
+def _csv(path: str) -> Table:
+    """The table of CSV files."""
+    try:
+        with _reading, warnings.catch_warnings():  # as in read_parquet
+            warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
+            return engine().read_csv(pattern_of(path))
+    except need("duckdb").Error as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"table: expected CSV at {path!r}, got an error ({reason}); convert the file") from error
 
 
 def refuse_twins(columns: Iterable[str], backend: str) -> None:

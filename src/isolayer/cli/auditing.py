@@ -1,0 +1,254 @@
+"""The command that finds where a score is wrong, and its verdict in words."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isolayer.cli.clusters import INDEPENDENT, Cluster, Date
+from isolayer.cli.columns import LABELS, SCORES, column, distinct, fitted_column, names, scale_of
+from isolayer.cli.files import check_output
+from isolayer.cli.judgement import Judgement, pronounce
+from isolayer.cli.logs import Json, Log, read
+from isolayer.cli.output import note, text
+from isolayer.cli.provenance import IN_SAMPLE, fitted_on
+from isolayer.cli.sums import BadRows, Label, Rate, Scale, Score, Weight, WeightKind, load, noted, rate_of
+from isolayer.errors import InputError
+
+AuditOnly = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns that are audited but never used for correction, such as protected ones."),
+]
+_PROB = "calibrated_prob"
+
+
+def audit(
+    log: Log,
+    score: Score = None,
+    label: Label = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns to look at: comma-separated, or all for every other column, which is the default."),
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
+    audit_only: AuditOnly = None,
+    curves: Annotated[
+        Path | None, typer.Option(help="Audit the output of this calibrator instead of the score itself.")
+    ] = None,
+    scale: Scale = None,
+    weight: Weight = None,
+    weight_kind: WeightKind = "frequency",
+    negative_rate: Rate = None,
+    cluster: Cluster = None,
+    date: Date = None,
+    depth: Annotated[int, typer.Option(min=1, max=3, help="How many columns a segment combines at most.")] = 3,
+    level: Annotated[float, typer.Option(help="How often a score without fault may be called off.")] = 0.05,
+    top: Annotated[int, typer.Option(min=1, help="How many segments to find at most.")] = 15,
+    out: Annotated[Path | None, typer.Option(help="Also write a page with a picture.")] = None,
+    on_bad_rows: BadRows = "error",
+    json: Json = False,
+) -> None:
+    """Find where a score is wrong. Ends with code 1 if it is off beyond chance.
+
+    Looks at every value of every column, ranges of numbers, and combinations of two and three columns. A segment is
+    shown for what the score and the segments found before it do not explain: expected is the rate once these are
+    corrected, o over e the observed rate over it. P-values are adjusted for all segments that were looked at, and an
+    interval excludes 1 exactly if its p-value is at most --level. Saved is the log loss per row of the log that
+    correcting the segment saves, on rows that the correction was not fitted to. The score may come from any model.
+
+    Example: isolayer audit today.parquet --score prob --label click --cluster user
+
+    Example: isolayer audit today.parquet --score prob --label click --fields device,hour,country
+    """
+    from isolayer.auditing import audit as find
+
+    if out is not None:
+        check_output(out, "--out", log, *([curves] if curves else []))
+    table, fitted = read(log), None if curves is None else load(curves)
+    columns = list(table.columns)
+    if fitted is not None:
+        score = fitted_column(score, "--score", fitted.score_name, columns)
+        label = fitted_column(label, "--label", fitted.label_name, columns)
+    raw, label = column(score, "--score", SCORES, columns, log), column(label, "--label", LABELS, columns)
+    given: Any = scale_of(scale, raw) if fitted is None else fitted.scale
+    if fitted is not None:
+        table = fitted.apply_table(table, score=raw, prob=_PROB)
+    shared = _one(cluster, "--cluster", columns) or _one(date, "--date", columns)
+    rate = rate_of(negative_rate, columns)
+    asked: dict[str, Any] = {"weight": _one(weight, "--weight", columns), "negative_rate": rate, "cluster": shared}
+    used = {raw, label, date, *(name for name in asked.values() if isinstance(name, str))}
+    only = _checked(audit_only, "--audit-only", columns) or tuple(_remembered(fitted, columns))
+    with noted():
+        found = find(
+            table,
+            raw if fitted is None else _PROB,
+            label,
+            fields=_fields(fields, exclude, columns, used),
+            audit_only=only,
+            scale=given if fitted is None else "prob",
+            weight_kind=weight_kind,  # type: ignore[arg-type]
+            depth=depth,
+            level=level,
+            most=top,
+            on_bad_rows=on_bad_rows,  # type: ignore[arg-type]
+            **asked,
+        )
+    settings: dict[str, Any] = {"log": log, "score": raw, "label": label, "scale": given, "curves": curves, **asked}
+    settings |= {"fields": list(found.fields), "audit_only": list(only), "level": level, "depth": depth}
+    settings["clusters"] = settings.pop("cluster")
+    seen = fitted is not None and fitted_on(fitted, log)
+    verdict = audit_judgement(found, settings, in_sample=seen)
+    if out is not None:
+        from isolayer.report import write_audit
+
+        write_audit(out, found, repair=repair(found, settings))
+        note(f"written: {out}")
+    pronounce(verdict if json else _short(verdict), as_json=json, most=top)
+
+
+def _fields(listed: list[str] | None, exclude: list[str] | None, columns: list[str], used: set[Any]) -> tuple[str, ...]:
+    """Columns to look at: those that were named, or else all that have no other meaning."""
+    chosen, left_out = names(listed, columns), _checked(exclude, "--exclude", columns)
+    if not chosen or (chosen == ("all",) and "all" not in columns):
+        return tuple(name for name in columns if name not in used and name not in left_out)
+    return tuple(name for name in _checked(list(chosen), "--fields", columns) if name not in left_out)
+
+
+def _one(given: str | None, option: str, columns: list[str]) -> str | None:
+    return None if given is None else column(given, option, (), columns)
+
+
+def audit_judgement(found: Any, settings: dict[str, Any], *, in_sample: bool = False) -> Judgement:
+    """The verdict of an audit."""
+    holds = found.holds
+    sentences = [str(one) for one in found.ranked]
+    command = repair(found, settings)
+    return Judgement(
+        holds=holds,
+        verdict="off" if not holds else "in sample" if in_sample else "holds",
+        reasons=[
+            *sentences,
+            *found.reasons(),
+            *([IN_SAMPLE] if in_sample else []),
+            *([] if command is None else [f"to repair: {command}"]),
+        ],
+        notes=_notes(found, settings),
+        figures=_figures(found),
+        entries=found.columns(),
+        settings=settings,
+    )
+
+
+def repair(found: Any, settings: dict[str, Any]) -> str | None:
+    """The command that repairs what was found; None if there is nothing that may be repaired."""
+    if found.holds or not (found.repair_fields or found.overall.off):
+        return None
+    words = ["isolayer", "fit", settings["log"], "--score", settings["score"], "--label", settings["label"]]
+    words += ["--scale", settings["scale"]]
+    for option in ("weight", "negative_rate"):
+        if settings[option] is not None:
+            words += [f"--{option.replace('_', '-')}", settings[option]]
+    words += ["--fields", ",".join(found.repair_fields)] if found.repair_fields else []
+    words += ["--audit-only", ",".join(found.audit_only)] if found.audit_only else []
+    return shlex.join(map(str, words))
+
+
+def _short(verdict: Judgement) -> Judgement:
+    """The verdict with the columns that a terminal has room for."""
+    shown = (
+        "segment",
+        "rows",
+        "predicted",
+        "expected",
+        "observed",
+        "o_over_e",
+        "lower",
+        "upper",
+        "p_value",
+        "loss_saved",
+    )
+    table = {name: list(verdict.entries[name]) for name in shown}
+    for name in ("predicted", "expected", "observed"):
+        table[name] = [f"{100 * rate:.3g}%" for rate in table[name]]
+    table["rows"] = [f"{rows:,.0f}" for rows in table["rows"]]
+    for name in ("o_over_e", "lower", "upper"):
+        table[name] = [f"{value:.3f}" for value in table[name]]
+    table["p_value"] = ["<1e-9" if value < 1e-9 else text(value) for value in table["p_value"]]
+    named = {"lower": "from", "upper": "to", "loss_saved": "saved"}
+    return Judgement(
+        verdict.holds,
+        verdict.verdict,
+        verdict.reasons,
+        verdict.notes,
+        entries={named.get(name, name): values for name, values in table.items()},
+    )
+
+
+def _figures(found: Any) -> dict[str, Any]:
+    overall, error = found.overall, found.multicalibration
+    return {
+        "rows": overall.rows,
+        "predicted": overall.predicted,
+        "observed": overall.observed,
+        "o_over_e": overall.observed / overall.predicted if overall.predicted else None,
+        "log_loss": found.log_loss,
+        "loss_saved": found.loss_saved,
+        "segments_tested": found.tests,
+        "segments_off": len(found.findings),
+        "off_everywhere": float(overall.off),
+        "multicalibration_error": error.error,
+        "multicalibration_noise": error.minimum_detectable_error,
+        "multicalibration_p_value": error.p_value,
+        "clusters": found.clusters,
+    }
+
+
+def _notes(found: Any, settings: dict[str, Any]) -> list[str]:
+    notes = list[str]()
+    if found.rows < 0.9 * found.total:
+        notes.append(f"a sample of {found.rows:,} of {found.total:,} rows was audited")
+    if found.skipped:
+        notes.append(f"left out, since their type cannot be a field: {', '.join(found.skipped)}")
+    if found.clusters is None:
+        notes.append(INDEPENDENT)
+    if not found.findings and found.suspects:
+        notes.append("the table shows the segment that comes nearest to being off; it is within chance")
+    error, chance = found.multicalibration, "beyond" if found.unlike_noise else "within"
+    if found.clusters is None:
+        notes.append(
+            f"multicalibration error {error.error:.4f} over {len(error.group):,} groups (p-value {error.p_value:.2g}, "
+            f"{chance} chance; an error of {error.minimum_detectable_error:.4f} would be noticed)"
+        )
+    return notes
+
+
+def _checked(listed: list[str] | None, option: str, columns: list[str]) -> tuple[str, ...]:
+    """Columns of the log that an option names."""
+    given = distinct(names(listed, columns), option)
+    for name in given:
+        column(name, option, (), columns)
+    return given
+
+
+def _remembered(curves: Any, columns: list[str]) -> list[str]:
+    """Fields that the calibrator was told to leave for audits, if the log has them."""
+    return [] if curves is None else [name for name in curves.settings.get("audit_only", []) if name in columns]
+
+
+def refuse_used(audit_only: tuple[str, ...], used: tuple[str, ...]) -> None:
+    """Raise if a column that may only be audited is used for correction.
+
+    >>> refuse_used(("gender",), ("gender", "hour"))
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: --audit-only: expected columns that correct nothing, got 'gender' in both; leave it ...
+    """
+    for name in audit_only:
+        if name in used:
+            raise InputError(
+                f"--audit-only: expected columns that correct nothing, got {name!r} in both; leave it out of --fields "
+                "and --contexts"
+            )

@@ -1,0 +1,136 @@
+"""The page's part about segments: where a score is off, drawn as O/E by segment, and what terms of fields correct."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from isolayer.auditing import Audit, Finding
+from isolayer.fitting.sentences import percents
+from isolayer.fitting.terms import Terms
+from isolayer.report.sections import data_table, section
+from isolayer.report.words import readable
+
+_SHOWN = 30  # segments that are drawn
+_SMALL, _LARGE = 3.0, 11.0  # radius of the fewest and of the most rows, in pixels
+_LINES = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)  # of O/E
+
+
+def audit_section(audit: Audit, repair: str | None = None) -> str:
+    """Segments that are off, each as a sentence and a picture.
+
+    Args:
+        audit: What was found.
+        repair: The command that repairs it.
+    """
+    found = audit.ranked or audit.suspects
+    lead = " ".join(escape(one[0].upper() + one[1:] + ".") for one in audit.reasons())
+    if not audit.findings and found:
+        lead += " The segment below comes nearest to it, and is within chance."
+    if audit.clusters is not None:
+        lead += f" {audit.clusters:,} clusters of rows that vary together are counted."
+    body = _picture(found[:_SHOWN]) + _table(found) + _overall(audit)
+    if repair is not None:
+        body += f"<p>To repair it:</p><pre><code>{escape(repair)}</code></pre>"
+    return section("audit-part", "Where the score is off", lead, body)
+
+
+def terms_section(terms: Terms) -> str:
+    """What the terms of fields were fitted to: segments where one curve for all rows is off, as sentences."""
+    found = terms.segments(_SHOWN)
+    names = [name if isinstance(name, str) else " and ".join(name) for name in terms.names]
+    lead = (
+        f"{len(terms.fields)} fields correct the curve, in {len(terms.terms)} tables: "
+        f"{escape(', '.join(map(readable, names)))}. Below is what the curve alone predicts where it is most clearly "
+        "off, and what was observed in the rows that were fitted."
+    )
+    items = "".join(f"<li>{escape(readable_sentence(str(one)))}</li>" for one in found)
+    return section("terms-part", "What fields correct", lead, f"<ul>{items}</ul>")
+
+
+def readable_sentence(words: str) -> str:
+    """A sentence about a segment whose values come from anywhere, without invisible characters; not shortened.
+
+    >>> readable_sentence("device tv: predicted 4.1%")
+    'device tv: predicted 4.1%'
+    """
+    return " ".join(readable(word) for word in words.split(" "))
+
+
+def _picture(found: Sequence[Finding]) -> str:
+    """A list of segments, each with its interval of O/E on one logarithmic axis; circles grow with rows."""
+    if not found:
+        return ""
+    ends = [end for one in found for end in (one.lower, one.upper) if np.isfinite(end) and end > 0]
+    low, high = min(0.9, *ends), max(1.1, *ends)
+    low, high = max(low, 0.1), min(high, 10.0)
+    most = max(one.rows for one in found)
+    items = "".join(
+        f'<li><span class="where">{escape(readable_sentence(str(one)))}</span>{_row(one, low, high, most)}</li>'
+        for one in found
+    )
+    lines = ", ".join(f"{line:g}" for line in _LINES if low <= line <= high)
+    return (
+        f'<ol class="segments">{items}</ol><p class="note">O/E of each segment with its interval, adjusted for all '
+        f"segments that were looked at; larger circles have more rows. Thin lines are at {lines}; 1 is the bold one. "
+        "Right of it the score predicts too little.</p>"
+    )
+
+
+def _row(one: Finding, low: float, high: float, most: float) -> str:
+    def place(value: float) -> str:
+        inside = min(max(value, low), high) if np.isfinite(value) else high
+        return f"{2 + 96 * np.log(inside / low) / np.log(high / low):.2f}%"
+
+    lines = "".join(
+        f'<line x1="{place(line)}" x2="{place(line)}" y1="0" y2="26" '
+        f'style="stroke:var(--{"muted" if line == 1 else "rule"});stroke-width:{2 if line == 1 else 1}"/>'
+        for line in _LINES
+        if low <= line <= high
+    )
+    colour = "raw" if not one.off else "series2" if one.o_over_e > 1 else "accent"
+    radius = _SMALL + (_LARGE - _SMALL) * float(np.sqrt(one.rows / most))
+    ends = f'x1="{place(one.lower)}" x2="{place(one.upper)}" y1="13" y2="13"'
+    bar = f'<line {ends} style="stroke:var(--{colour});stroke-width:2"/>'
+    dot = f'<circle cx="{place(one.o_over_e)}" cy="13" r="{radius:.1f}" style="fill:var(--{colour})"/>'
+    words = f"O/E {one.o_over_e:.2f}, {one.lower:.2f} to {one.upper:.2f}"
+    return f'<svg role="img" aria-label="{escape(words)}">{lines}{bar}{dot}</svg><span class="oe">{words}</span>'
+
+
+def _table(found: Sequence[Finding]) -> str:
+    headings = [
+        "segment",
+        "rows",
+        "predicted",
+        "expected",
+        "observed",
+        "O/E",
+        "from",
+        "to",
+        "p-value",
+        "log loss saved",
+    ]
+    rows = [
+        [
+            readable_sentence(one.segment),
+            f"{one.rows:,.0f}",
+            *(percents(rate)[0] for rate in (one.predicted, one.expected, one.observed)),
+            *(f"{value:.3f}" for value in (one.o_over_e, one.lower, one.upper)),
+            f"{one.p_value:.2g}",
+            f"{one.loss_saved:.2g}",
+        ]
+        for one in found
+    ]
+    return data_table("Segments by evidence", headings, rows) if rows else ""
+
+
+def _overall(audit: Audit) -> str:
+    error = audit.multicalibration
+    words = (
+        f"All rows: {readable_sentence(str(audit.overall)).partition(': ')[2]}. Multicalibration error "
+        f"{error.error:.4f} over {len(error.group):,} groups, p-value {error.p_value:.2g}; an error of "
+        f"{error.minimum_detectable_error:.4f} could be told from chance."
+    )
+    return f"<p>{escape(words)}</p>"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +15,13 @@ from isolayer.cli.clusters import INDEPENDENT, Cluster, Date
 from isolayer.cli.columns import LABELS, SCORES, column, distinct, fitted_column, names, scale_of
 from isolayer.cli.files import check_output
 from isolayer.cli.judgement import Judgement, pronounce
-from isolayer.cli.logs import Json, Log, read
+from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import note, text
 from isolayer.cli.provenance import IN_SAMPLE, fitted_on
-from isolayer.cli.sums import BadRows, Label, Rate, Scale, Score, Weight, WeightKind, load, noted, rate_of
+from isolayer.cli.sums import BadRows, Label, Rate, Rows, Scale, Score, Weight, WeightKind, load, noted, rate_of
+from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
+from isolayer.fitting.histogram import Histogram
 
 AuditOnly = Annotated[
     list[str] | None,
@@ -66,13 +71,13 @@ def audit(
     from isolayer.auditing import audit as find
 
     if out is not None:
-        check_output(out, "--out", log, *([curves] if curves else []))
+        check_output(out, "--out", *log, *([curves] if curves else []))
     table, fitted = read(log), None if curves is None else load(curves)
     columns = list(table.columns)
     if fitted is not None:
         score = fitted_column(score, "--score", fitted.score_name, columns)
         label = fitted_column(label, "--label", fitted.label_name, columns)
-    raw, label = column(score, "--score", SCORES, columns, log), column(label, "--label", LABELS, columns)
+    raw, label = column(score, "--score", SCORES, columns, name_of(log)), column(label, "--label", LABELS, columns)
     given: Any = scale_of(scale, raw) if fitted is None else fitted.scale
     if fitted is not None:
         table = fitted.apply_table(table, score=raw, prob=_PROB)
@@ -96,7 +101,14 @@ def audit(
             on_bad_rows=on_bad_rows,  # type: ignore[arg-type]
             **asked,
         )
-    settings: dict[str, Any] = {"log": log, "score": raw, "label": label, "scale": given, "curves": curves, **asked}
+    settings: dict[str, Any] = {
+        "log": list(log),
+        "score": raw,
+        "label": label,
+        "scale": given,
+        "curves": curves,
+        **asked,
+    }
     settings |= {"fields": list(found.fields), "audit_only": list(only), "level": level, "depth": depth}
     settings["clusters"] = settings.pop("cluster")
     seen = fitted is not None and fitted_on(fitted, log)
@@ -146,7 +158,7 @@ def repair(found: Any, settings: dict[str, Any]) -> str | None:
     """The command that repairs what was found; None if there is nothing that may be repaired."""
     if found.holds or not (found.repair_fields or found.overall.off):
         return None
-    words = ["isolayer", "fit", settings["log"], "--score", settings["score"], "--label", settings["label"]]
+    words = ["isolayer", "fit", *settings["log"], "--score", settings["score"], "--label", settings["label"]]
     words += ["--scale", settings["scale"]]
     for option in ("weight", "negative_rate"):
         if settings[option] is not None:
@@ -238,17 +250,61 @@ def _remembered(curves: Any, columns: list[str]) -> list[str]:
     return [] if curves is None else [name for name in curves.settings.get("audit_only", []) if name in columns]
 
 
-def refuse_used(audit_only: tuple[str, ...], used: tuple[str, ...]) -> None:
-    """Raise if a column that may only be audited is used for correction.
+def left_for_audits(
+    listed: list[str] | None, used: Sequence[str], curves: Curves, table: Any, sums: Histogram
+) -> Curves:
+    """The curves, which remember the columns of --audit-only; how they do there is printed.
 
-    >>> refuse_used(("gender",), ("gender", "hour"))
-    Traceback (most recent call last):
-        ...
-    isolayer.errors.InputError: --audit-only: expected columns that correct nothing, got 'gender' in both; leave it ...
+    Args:
+        listed: The option.
+        used: Columns that correct the score.
+        curves: The calibrator.
+        table: The rows that it was fitted to.
+        sums: Their sums.
     """
-    for name in audit_only:
+    from isolayer.auditing import audit as find
+
+    only = _checked(listed, "--audit-only", list(table.columns))
+    if not only:
+        return curves
+    for name in only:
         if name in used:
             raise InputError(
                 f"--audit-only: expected columns that correct nothing, got {name!r} in both; leave it out of --fields "
                 "and --contexts"
             )
+    told = sums.source
+    asked: dict[str, Any] = {name: told[name] for name in ("weight", "weight_kind", "negative_rate")}
+    asked |= {"cluster": told.get("cluster") or told.get("date"), "on_bad_rows": "drop"}
+    table = curves.apply_table(table, score=told["score"], prob=_PROB)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of rows that were left out, which the fit has told
+        found = find(table, _PROB, told["label"], fields=only, audit_only=only, scale="prob", **asked)
+    for one in found.ranked:
+        note(f"off: {one}")
+    if not found.findings:
+        note(f"audit only: {', '.join(only)}: nothing is off beyond chance in the rows that were fitted")
+    return replace(curves, settings={**curves.settings, "audit_only": list(only)})
+
+
+def audit_of(listed: list[str] | None, curves: Curves, table: Any, rows: Rows, cluster: str | None) -> Any:
+    """The audit of a calibrator on the rows of a table by the columns of an option; None if there are none."""
+    from isolayer.auditing import audit as find
+
+    if not listed:
+        return None
+    columns = list(table.columns)
+    rate = rate_of(rows.negative_rate, columns)
+    asked: dict[str, Any] = {"weight": rows.weight, "negative_rate": rate, "cluster": cluster}
+    used = {rows.score, rows.label, *(name for name in asked.values() if isinstance(name, str))}
+    kind: Any = rows.weight_kind
+    return find(
+        curves.apply_table(table, score=str(rows.score), prob=_PROB),
+        _PROB,
+        str(rows.label),
+        fields=_fields(listed, None, columns, used),
+        audit_only=_remembered(curves, columns),
+        scale="prob",
+        weight_kind=kind,
+        **asked,
+    )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from isolayer.cli.auditing import AuditOnly, left_for_audits
 from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
 from isolayer.cli.days import Id, first_files, refuse_empty, with_day, without_day
@@ -56,6 +57,7 @@ def fit(
         typer.Option(help="Columns that correct the score, crossed: comma-separated, or all for every other column."),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out of --fields all.")] = None,
+    audit_only: AuditOnly = None,
     weight: Weight = None,
     weight_kind: WeightKind = "frequency",
     monotone: Annotated[
@@ -85,7 +87,8 @@ def fit(
 
     With --fields device,hour,country each of these columns corrects the curve by its value, and combinations of them
     are found by their evidence; text, numbers, dates and missing values are handled by their type. The corrections are
-    fitted to rows, a sample of a million if there are more.
+    fitted to rows, a sample of a million if there are more. Columns of --audit-only, such as protected ones, correct
+    nothing; where the calibrator is off by them is printed, and `isolayer audit --curves` looks at them again.
 
     With --holdout 0.2 a fifth of the rows is left out, and the calibrator is judged on them: the latest days if --date
     is given, else the clusters of --cluster, else rows by a hash of their score. `isolayer report --held-out` shows it
@@ -124,9 +127,10 @@ def fit(
     with noted():
         curves = calibrator.fit_histogram(histogram).curves_
     _note_fall(curves)
-    base, crossed = curves, field_options(fields, exclude, list(table.columns), histogram, by)
+    base, crossed = curves, field_options(fields, exclude, list(table.columns), histogram, by, audit_only)
     if crossed:
         curves = with_terms(curves, fitted, histogram, crossed, missing)
+    curves = left_for_audits(audit_only, (*by, *crossed), curves, fitted, histogram)
     judged = {} if part is None else part.judged(rows, curves)
     figures = {**quality(base, histogram), **terms_figures(curves), **judged, "written": out}
     save_all(dict(zip(files.values(), (curves, histogram), strict=False)))

@@ -20,8 +20,9 @@ def field_options(
     columns: list[str],
     sums: Histogram,
     contexts: Sequence[str],
+    audit_only: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """Names of the field columns that --fields and --exclude mean.
+    """Names of the field columns that --fields and --exclude mean; all are without those of --audit-only.
 
     >>> sums = Histogram.from_arrays([0.1], [1])
     >>> field_options(["all"], ["user"], ["score", "label", "user", "hour"], sums, ())
@@ -33,7 +34,7 @@ def field_options(
     if asked == ("all",) and "all" not in columns:
         told = sums.source
         used = {told.get(name) for name in ("score", "label", "weight", "negative_rate")}
-        return tuple(name for name in columns if name not in {*used, *contexts, *left_out})
+        return tuple(name for name in columns if name not in {*used, *contexts, *left_out, *names(audit_only, columns)})
     if left_out:
         raise InputError(f"--exclude: expected it with --fields all, got {', '.join(left_out)}; leave it out")
     for name in distinct(asked, "--fields"):

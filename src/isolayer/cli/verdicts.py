@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from isolayer.cli.auditing import audit_of
 from isolayer.cli.checking import judgement_of
 from isolayer.cli.clusters import Cluster, Date, latest_day, with_clusters
 from isolayer.cli.columns import LABELS, SCORES, column
@@ -153,6 +154,10 @@ def report(
     history: Annotated[
         Path | None, typer.Option(help="A history of checks, as `check --history` keeps it, to draw by day.")
     ] = None,
+    audit: Annotated[
+        list[str] | None,
+        typer.Option(help="Also show where the calibrated score is off, by these columns, or all of them."),
+    ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
@@ -185,6 +190,7 @@ def report(
         title=title,
         in_sample=not held_out and fitted_on(fitted, log),
         history=history,
+        audit=audit_of(audit, fitted, table, replace(rows, score=score_name, label=label_name), cluster or date),
     )
     show({"rows": table.count().to_pyarrow().as_py(), "written": out}, as_json=json)
 

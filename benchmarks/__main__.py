@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import Row, plain_table, progress, quick
 
 RESULTS = Path("results/bench.json")
-WITH_OPTIONS = ("coverage", "fields", "monitor", "negatives", "real")
+WITH_OPTIONS = ("audit", "coverage", "fields", "monitor", "negatives", "real")
 README_ROWS = {  # what the README shows of each benchmark, in words for a stranger
     "layer": {
         "forward, 501 buckets": "the layer, forward, is faster than the paper's listing by",

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 _STEP = 0.02  # of the bins of logits, within which probabilities hardly differ
-_FARTHEST = 3.0  # that a segment is corrected, in logits: one without events would go to infinity
+_FARTHEST = 8.0  # that a segment is corrected, in logits: one without events would go to infinity
 FOLDS = 5
 
 

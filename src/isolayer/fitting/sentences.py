@@ -14,7 +14,7 @@ def percents(*rates: float) -> list[str]:
         found = [f"{100 * rate:.{digits}g}%" for rate in rates]
         if len(set(found)) == len(set(rates)):
             break
-    return [f"{100 * rate:.1f}%" if "e" in words else words for rate, words in zip(rates, found, strict=True)]
+    return [f"{100 * rate:.0f}%" if "e+" in words else words for rate, words in zip(rates, found, strict=True)]
 
 
 def sentence(where: str, predicted: float, observed: float, rows: float, after: float | None = None) -> str:

@@ -142,8 +142,12 @@ class Audit:
                 f"the score holds: none of {self.tests:,} segments of {len(self.fields)} fields is off beyond chance"
             ]
         found = list[str]()
-        if self.overall.off:
+        if self.overall.off and self.overall.p_value <= self.level:
             found.append(f"off everywhere: {self.overall}")
+        elif self.overall.off:
+            found.append(
+                "off in shape: right on average, but too high or too low by score; one curve for all rows helps"
+            )
         if self.findings:
             more = "" if self.complete else " or more"
             found.append(

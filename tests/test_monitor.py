@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import poisson
 
 from isolayer import Curves, Grid, Histogram, InputError
+from isolayer.metrics.families import decide
 from isolayer.monitor import check
-from isolayer.monitor.families import decide
 from isolayer.monitor.groups import LogRows, errors_by_depth, groupings_of
 
 

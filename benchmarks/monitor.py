@@ -156,9 +156,9 @@ def outcomes(question: Question, runs: int, kept: Path | None = None) -> list[Ou
     found = [Outcome(*each) for each in known.get(question.name, [])]
     while len(found) < runs:
         found += _block(question, SEED + len(found))
-        known[question.name] = found
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known))
+        known = json.loads(path.read_text()) if path.exists() else {}  # another process may answer other questions
+        path.write_text(json.dumps({**known, question.name: found}))
         progress(f"monitor: {question.name}: {len(found)} of {runs}, {sum(each.alarm for each in found)} alarms")
     return found[:runs]
 

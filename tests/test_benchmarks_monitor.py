@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from benchmarks import monitor
+from benchmarks import clusters, monitor
 from isolayer.curves.curves import Curves
 from isolayer.fitting.histogram import Histogram, bin_of
 
@@ -64,3 +64,17 @@ def test_runs_are_kept_and_gone_on_with(tmp_path, monkeypatch):
     whole = monitor.outcomes(question, 4, tmp_path / "kept.json")
     assert whole[:2] == first
     assert whole == monitor.outcomes(question, 4, tmp_path / "again.json")
+
+
+def test_intervals_over_days_are_those_of_a_bootstrap_over_days():
+    random = np.random.default_rng(0)
+    day = np.repeat(np.arange(120), 100)
+    logit = random.normal(-1, 1, len(day))
+    label = random.random(len(day)) < monitor._prob(logit + random.normal(0.4, 0.8, 120)[day])
+    curves = Curves.from_histogram(Histogram.from_arrays(logit, label, {"carrier": np.full(len(day), "AA")}))
+    flights = clusters.Flights(logit, label, np.full(len(day), "AA"), day, curves)
+    for name in ("log_loss", "o_over_e"):
+        low, high = clusters.over_days(flights, name)
+        ours, independent = (getattr(clusters._found(flights, clustered=each), name) for each in (True, False))
+        assert 0.8 < (ours.upper - ours.lower) / (high - low) < 1.25
+        assert independent.upper - independent.lower < 0.7 * (high - low)

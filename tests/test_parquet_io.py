@@ -146,10 +146,10 @@ def test_no_byte_can_change(tmp_path):
 def test_a_newer_or_foreign_file_is_told_apart(tmp_path, monkeypatch):
     path = tmp_path / "curves.parquet"
     with monkeypatch.context() as patch:
-        patch.setattr(verified_file, "SCHEMA", 7)
+        patch.setattr(verified_file, "_PLAIN", 7)
         save_curves(fitted(), path)
     with pytest.raises(
-        InputError, match=r"file: expected schema 3 or older, got the newer schema 7 .*; upgrade isolayer"
+        InputError, match=r"file: expected schema 4 or older, got the newer schema 7 .*; upgrade isolayer"
     ):
         load_curves(path)
     pl.DataFrame({"a": [1]}).write_parquet(path)
@@ -273,7 +273,9 @@ def test_a_file_of_the_first_schema_is_refused_in_words(tmp_path):
     path = tmp_path / "curves.parquet"
     save_curves(fitted(), path)
     rewritten(path, schema=1)
-    with pytest.raises(InputError, match=r"file: expected schema 3, got the older schema 1 in .*; write it again"):
+    with pytest.raises(
+        InputError, match=r"file: expected schema 3 or newer, got the older schema 1 in .*; write it again"
+    ):
         load_curves(path)
 
 

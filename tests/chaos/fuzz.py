@@ -16,11 +16,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
+from isolayer.fitting import packed_level
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
 
@@ -43,13 +45,23 @@ def examples() -> list[Any]:
     device = rng.choice(np.array(["tv", "web", None]), 400)
     by_two = {"device": device, "slot": rng.integers(0, 4, 400)}
     sums = [Histogram.from_arrays(score, label, context, grid=GRID) for context in ({}, by_two)]
-    return [*sums, *(Curves.from_histogram(one) for one in sums)]
+    return [*sums, *(Curves.from_histogram(one) for one in sums), packed_curves()]
+
+
+def packed_curves(contexts: int = 40, seed: int = 0) -> Curves:
+    """Curves as there are of very many contexts, but few of them."""
+    rng = np.random.default_rng(seed)
+    shop, score = rng.integers(0, contexts, 30 * contexts), rng.normal(size=30 * contexts)
+    label = rng.random(len(shop)) < 1 / (1 + np.exp(-score - np.sin(shop)))
+    sums = Histogram.from_arrays(score, label, {"shop": shop}, grid=GRID)
+    with mock.patch.multiple(packed_level, PACKED_FROM=0, _LEVEL_FROM=2):
+        return Curves.from_histogram(sums)
 
 
 def content(thing: Any) -> list[Any]:
     """Everything in curves or sums, as values that can be compared for being the same to the bit."""
     keys = thing.keys if isinstance(thing, Histogram) else [key for level in thing.keys for key in level]
-    arrays = [getattr(thing, name) for name in ARRAYS[type(thing)]]
+    arrays = [np.asarray(getattr(thing, name)) for name in ARRAYS[type(thing)]]
     facts = [repr(getattr(thing, name)) for name in FACTS[type(thing)]]
     return [facts, [key.tolist() for key in keys], [(one.dtype.str, one.shape, one.tobytes()) for one in arrays]]
 

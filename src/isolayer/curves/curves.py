@@ -27,6 +27,7 @@ from isolayer.fitting.frames import columns
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.monotone_test import clearest_fall
+from isolayer.fitting.packed import Matrix, Packed
 from isolayer.fitting.sampling import sampled_as_one
 from isolayer.fitting.terms import Terms
 from isolayer.grid import Grid
@@ -51,7 +52,8 @@ class Curves:
         grid: Where the knots are; a curve has values at ``grid.knots[1:]``, that is from ``lower`` to ``upper``.
         contexts: Names of the context columns, coarse to fine.
         keys: For each depth, one array of values per context column, shape ``[curves of that depth]``; none at depth 0.
-        values: Calibrated logits at the knots, non-decreasing if ``monotone``, shape ``[curves, knots]``.
+        values: Calibrated logits at the knots, non-decreasing if ``monotone``, shape ``[curves, knots]``: an array or,
+            where there are very many curves, what reads as one (:class:`isolayer.fitting.packed.Packed`).
         variance: Posterior variance of each value, shape ``[curves, knots]``.
         knot_weight: Weight of the rows around each knot, shape ``[curves, knots]``.
         count: Number of rows of each curve, shape ``[curves]``.
@@ -76,9 +78,9 @@ class Curves:
     grid: Grid
     contexts: tuple[str, ...]
     keys: tuple[tuple[NDArray[Any], ...], ...]
-    values: Floats
-    variance: NDArray[np.floating[Any]]
-    knot_weight: NDArray[np.floating[Any]]
+    values: Matrix
+    variance: Matrix
+    knot_weight: Matrix
     count: Floats
     scale: Scale = "logit"
     extrapolation: Extrapolation = "extend"
@@ -152,7 +154,7 @@ class Curves:
             histogram.grid,
             histogram.contexts,
             levels.keys,
-            levels.table.values + shift,
+            levels.table.values.plus(shift) if isinstance(levels.table.values, Packed) else levels.table.values + shift,
             levels.table.variance,
             levels.table.knot_weight,
             levels.rows,
@@ -234,7 +236,7 @@ class Curves:
         """
         width = NormalDist().inv_cdf(0.5 + confidence(level) / 2)
         if score is None:
-            middle, deviation = self.values, np.sqrt(self.variance.astype(np.float64))
+            middle, deviation = np.asarray(self.values), np.sqrt(np.asarray(self.variance, np.float64))
         else:
             logit = self._logit(score)
             row = self.rows_of(context, len(logit))

@@ -6,13 +6,14 @@ a curve is, everywhere". Which curve belongs to which context is the business of
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.categories import Codes
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.packed import Matrix, Packed
 from isolayer.grid import Grid
 
 Floats = NDArray[np.float64]
@@ -42,9 +43,7 @@ def prob_of(logit: Floats) -> Floats:
     return np.asarray(1 / (1 + np.exp(-np.clip(logit, -700.0, 36.0))))
 
 
-def evaluate(
-    values: NDArray[np.floating[Any]], row: Codes, logit: Floats, grid: Grid, extrapolation: Extrapolation = "extend"
-) -> Floats:
+def evaluate(values: Matrix, row: Codes, logit: Floats, grid: Grid, extrapolation: Extrapolation = "extend") -> Floats:
     r"""Curve ``values[row]`` at each logit: :math:`v_j + f (v_{j+1} - v_j)` on the grid.
 
     Args:
@@ -59,23 +58,28 @@ def evaluate(
     (array([1., 4.]), array([1., 2.]))
     """
     out = np.empty(len(logit))
-    flat, knots = values.reshape(-1), grid.buckets
-    for start in range(0, len(logit), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    size = _CHUNK if isinstance(values, np.ndarray) else _CHUNK // 8
+    for start in range(0, len(logit), size):
+        part = slice(start, start + size)
         x = logit[part]
         inside = np.clip(x, grid.lower, grid.upper)
         place = (inside - grid.lower) * (1 / grid.step)
-        left = np.minimum(place.astype(np.int64), knots - 2)
-        at = row[part] * knots + left
-        below = flat.take(at)
-        above = flat.take(at + 1)
-        out[part] = below + (place - left) * (above - below)
+        left = np.minimum(place.astype(np.int64), grid.buckets - 2)
+        out[part] = _between(values, row[part], left, place - left)
         if extrapolation == "extend":
             out[part] += x - inside
     return out
 
 
-def invert(values: Floats, row: Codes, logit: Floats, grid: Grid, extrapolation: Extrapolation = "extend") -> Floats:
+def _between(values: Matrix, row: Codes, left: Codes, fraction: Floats) -> Floats:
+    if not isinstance(values, np.ndarray):
+        return np.asarray(values.read(row, left, fraction))
+    flat, at = values.reshape(-1), row * values.shape[1] + left
+    below, above = flat.take(at), flat.take(at + 1)
+    return np.asarray(below + fraction * (above - below))
+
+
+def invert(values: Matrix, row: Codes, logit: Floats, grid: Grid, extrapolation: Extrapolation = "extend") -> Floats:
     r"""The smallest logit at which curve ``values[row]`` reaches each value: :math:`\inf\{x : z(x) \ge v\}`.
 
     So a score is at or above the inverse exactly if its calibrated value is at or above the value asked about. On a
@@ -93,6 +97,13 @@ def invert(values: Floats, row: Codes, logit: Floats, grid: Grid, extrapolation:
     >>> invert(curve, np.zeros(3, np.int64), np.array([1.0, 2.0, 4.0]), grid)
     array([0.5, 1. , 4. ])
     """
+    if isinstance(values, Packed):
+        parts = [slice(start, start + _CHUNK // 8) for start in range(0, len(logit), _CHUNK // 8)]
+        each = [
+            invert(values.decode(row[part]), np.arange(len(row[part])), logit[part], grid, extrapolation)
+            for part in parts
+        ]
+        return np.concatenate([np.empty(0), *each])
     flat, knots = values.reshape(-1), grid.buckets
     first, low, high = row * knots, np.zeros(len(logit), np.int64), np.full(len(logit), knots - 1)
     for _ in range(int(knots).bit_length()):  # bisection for the first knot at or above, in all rows at once

@@ -11,6 +11,7 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.terms_io import check_terms
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bins
+from isolayer.fitting.packed import Packed
 
 _ROUNDING = 1e-9  # how far a sum of labels may exceed the sum of weights, relatively
 
@@ -27,14 +28,20 @@ def check_curves(curves: Curves) -> None:
     for name in ("values", "variance", "knot_weight"):
         _refuse_shape(name, getattr(curves, name), shape)
     _refuse_shape("count", curves.count, shape[:1])
-    _refuse_unless("values", np.isfinite(curves.values), "finite")
     if not isinstance(curves.monotone, bool):
         raise InputError(f"monotone: expected True or False, got {curves.monotone!r}; choose one")
-    if curves.monotone:
-        _refuse_unless("values", np.diff(curves.values, axis=1) >= 0, "never decreasing, or monotone=False")
+    if isinstance(curves.values, Packed):
+        _refuse_unless(
+            "values", curves.values.check(curves.monotone), "finite and, unless monotone=False, never falling"
+        )
+    else:
+        _refuse_unless("values", np.isfinite(curves.values), "finite")
+        if curves.monotone:
+            _refuse_unless("values", np.diff(curves.values, axis=1) >= 0, "never decreasing, or monotone=False")
     for name in ("variance", "knot_weight", "count"):
         column = getattr(curves, name)
-        _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")
+        if isinstance(column, np.ndarray):  # of packed ones the numbers are checked when they are read
+            _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")
     curves.check_keys()
     if curves.terms is not None:
         check_terms(curves.terms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.invariants import check_curves, check_histogram
+from isolayer.curves.packed_io import LATER, TAKEN, is_packed, packed_arrays, packed_columns, packed_tables
 from isolayer.curves.terms_io import COLUMNS, arrays_of, columns_of, facts_of, terms_of
-from isolayer.curves.verified_file import Facts, digest_of, read_verified, write_verified
+from isolayer.curves.verified_file import Facts, Opened, digest_of, open_verified, read_verified, write_verified
 from isolayer.errors import InputError
 from isolayer.fitting.categories import combine, encode, present_codes
 from isolayer.fitting.histogram import Histogram
@@ -40,23 +42,23 @@ def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
         path: Where to.
     """
     terms = curves.terms
-    _refuse_names(curves.contexts, ("depth", "count", *_LISTS, *(COLUMNS if terms else ())))
+    _refuse_names(curves.contexts, ("depth", "count", *_LISTS, *TAKEN, *(COLUMNS if terms else ())))
     check_curves(curves)
     sizes = np.diff(curves.starts)
-    columns: dict[str, Any] = {
-        name: pa.array(
-            [value for level in curves.keys for value in _at_depth(level, place)], _type_of(curves.keys[-1][place])
-        )
-        for place, name in enumerate(curves.contexts)
-    }
+    columns: dict[str, Any] = {name: _key_column(curves, place) for place, name in enumerate(curves.contexts)}
     columns |= {"depth": np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), "count": curves.count}
-    columns |= {name: _lists(getattr(curves, name)) for name in _LISTS}
+    packed = is_packed(curves)
+    tables, told = (
+        packed_columns(curves) if packed else ({name: _lists(np.asarray(getattr(curves, name))) for name in _LISTS}, {})
+    )
+    columns |= tables
     facts = {**_shared_facts(curves.contexts, curves.grid), **{name: getattr(curves, name) for name in _FACTS}}
     facts |= {"source": dict(curves.source), "settings": dict(curves.settings), "knots": curves.grid.buckets}
+    facts |= told
     if terms is not None:
-        columns, told = _with_terms(columns, terms), {"terms": facts_of(terms), "curves": len(curves.values)}
-        facts |= told
-    write_verified(_table(columns, curves.contexts), facts, "curves", _digest_of_curves(curves), path)
+        columns = _with_terms(columns, terms, curves.contexts)
+        facts |= {"terms": facts_of(terms), "curves": len(curves.values)}
+    write_verified(_table(columns, curves.contexts), facts, "curves", _digest_of_curves(curves, told), path)
 
 
 def load_curves(path: str | PathLike[str]) -> Curves:
@@ -68,24 +70,44 @@ def load_curves(path: str | PathLike[str]) -> Curves:
     ...     load_curves(f"{folder}/curves.parquet").predict_proba([0.0]).tolist()
     [0.5]
     """
-    with read_verified(path, "curves") as (table, facts):
+    with open_verified(path, "curves") as opened:
+        facts = opened.facts
         contexts, grid = _contexts(facts), Grid(**facts["grid"])
-        terms, table = _split_terms(table, facts)
+        now = None if "packed" not in facts else [name for name in facts["columns"] if not name.startswith(LATER)]
+        terms, table = _split_terms(opened.read(now), facts)
         depth = table["depth"].to_numpy()
         if not len(table) or (np.diff(depth) < 0).any() or depth[0] != 0 or depth[-1] > len(contexts):
             raise InputError("depth: expected it in order from 0, got another; write it again")
+        bounds = np.searchsorted(depth, np.arange(len(contexts) + 2))
         keys = tuple(
-            tuple(_keys(table[name].filter(pa.array(depth == own)), name) for name in contexts[:own])
-            for own in range(len(contexts) + 1)
+            tuple(_keys(table[name].slice(first, last - first), name) for name in contexts[:own])
+            for own, (first, last) in enumerate(pairwise(bounds.tolist()))
         )
-        values, variance, knot_weight = (_matrix(table[name], grid.buckets) for name in _LISTS)
         told = {name: facts[name] for name in _FACTS}
-        curves = Curves(
-            grid, contexts, keys, values, variance, knot_weight, table["count"].to_numpy(), **told, terms=terms
-        )
-        _refuse_unless_same(_digest_of_curves(curves), facts)
+        nothing, counts = np.empty((0, grid.buckets)), table["count"].to_numpy()
+        curves = Curves(grid, contexts, keys, nothing, nothing, nothing, counts, **told, terms=terms)
+        curves = _with_tables(curves, table, opened)
+        _refuse_unless_same(_digest_of_curves(curves, facts), facts)
         check_curves(curves)
     return curves
+
+
+def _with_tables(curves: Curves, table: pa.Table, opened: Opened) -> Curves:
+    """Curves with their values, variance and weights of knots."""
+    facts, knots = opened.facts, curves.grid.buckets
+    if "packed" not in facts:
+        values, variance, knot_weight = (_matrix(table[name], knots) for name in _LISTS)
+        return replace(curves, values=values, variance=variance, knot_weight=knot_weight)
+    if int(facts["knots"]) != knots:
+        raise InputError("grid: expected the knots of its facts, got others; write it again")
+
+    parents = [np.zeros(1, np.int64)]
+    for depth, keys in enumerate(curves.keys[1:], start=1):
+        above = dict(zip(curves.contexts, keys, strict=False))
+        parents.append(
+            curves.rows_of(above, len(keys[0]), depth=depth - 1) if depth > 1 else np.zeros(len(keys[0]), int)
+        )
+    return replace(curves, **packed_tables(table, opened, parents))
 
 
 def save_histogram(histogram: Histogram, path: str | PathLike[str]) -> None:
@@ -123,15 +145,37 @@ def load_histogram(path: str | PathLike[str]) -> Histogram:
     return histogram
 
 
-def _digest_of_curves(curves: Curves) -> str:
-    told = {name: getattr(curves, name) for name in _FACTS} | {"source": dict(curves.source)}
-    facts = {**_shared_facts(curves.contexts, curves.grid), **told, "settings": dict(curves.settings)}
+def _digest_of_curves(curves: Curves, told: Mapping[str, Any]) -> str:
+    if is_packed(curves):
+        return _digest_of_packed(curves, told["digests"])
+    facts = _facts_of_curves(curves)
     keys = [key for level in curves.keys for key in level]
-    arrays = [getattr(curves, name) for name in (*_LISTS, "count")]
+    arrays = [np.asarray(getattr(curves, name)) for name in (*_LISTS, "count")]
     if curves.terms is not None:
         facts["terms"] = facts_of(curves.terms)
         arrays += arrays_of(curves.terms)
     return digest_of(facts, keys, arrays)
+
+
+def _facts_of_curves(curves: Curves) -> Facts:
+    told = {name: getattr(curves, name) for name in _FACTS} | {"source": dict(curves.source)}
+    return {**_shared_facts(curves.contexts, curves.grid), **told, "settings": dict(curves.settings)}
+
+
+def _digest_of_packed(curves: Curves, digests: Mapping[str, str]) -> str:
+    """As of other curves, but that what is read later has digests of its own, and many keys are hashed as bytes."""
+    facts = {**_facts_of_curves(curves), "digests": dict(digests)}
+    keys = [key for level in curves.keys for key in level]
+    plain = [key for key in keys if key.dtype != object]
+    arrays = [
+        *packed_arrays(curves),
+        curves.count,
+        *(np.char.encode(key, "utf-8") if key.dtype.kind == "U" else key for key in plain),
+    ]
+    if curves.terms is not None:
+        facts["terms"] = facts_of(curves.terms)
+        arrays += arrays_of(curves.terms)
+    return digest_of(facts, [key for key in keys if key.dtype == object], arrays)
 
 
 def _digest_of_histogram(histogram: Histogram) -> str:
@@ -139,7 +183,7 @@ def _digest_of_histogram(histogram: Histogram) -> str:
     return digest_of(facts, histogram.keys, [getattr(histogram, name) for name in ("group", *_PLACE, *_SUMS)])
 
 
-def _with_terms(columns: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
+def _with_terms(columns: Mapping[str, Any], terms: Terms, contexts: Sequence[str]) -> dict[str, Any]:
     """Columns of curves and, below them, of terms: each has nothing in the columns of the other."""
     own = columns_of(terms)
     curves, rows = len(columns["depth"]), len(own["term"])
@@ -147,12 +191,19 @@ def _with_terms(columns: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
     out = dict[str, Any]()
     for name, column in columns.items():
         array = column if isinstance(column, pa.Array) else pa.array(column)
-        more = pa.array(below[name]) if name in below else pa.array([[] if name in _LISTS else None] * rows, array.type)
+        more = pa.array(below[name]) if name in below else _nothing(array.type, rows, name in contexts)
         out[name] = pa.concat_arrays([array, more])
     above: dict[str, Any] = {name: np.zeros(curves, own[name].dtype) for name in COLUMNS if name != "level"}
     above["level"] = np.full(curves, "", dtype=object)
     kinds = {"level": pa.string()}
     return out | {name: pa.array([*above[name], *own[name]], kinds.get(name)) for name in COLUMNS}
+
+
+def _nothing(kind: pa.DataType, rows: int, is_context: bool) -> pa.Array:
+    if is_context:
+        return pa.nulls(rows, kind)
+    filler: Any = [] if pa.types.is_list(kind) else bytes(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 0
+    return pa.array([filler] * rows, kind)
 
 
 def _split_terms(table: pa.Table, facts: Mapping[str, Any]) -> tuple[Terms | None, pa.Table]:
@@ -200,9 +251,15 @@ def _without_empty_groups(histogram: Histogram) -> Histogram:
     return replace(histogram, keys=tuple(key[present] for key in histogram.keys), group=group)
 
 
-def _at_depth(keys: tuple[NDArray[Any], ...], place: int) -> list[Any]:
-    """Values of a context in the curves of a depth; None where the depth is above it."""
-    return keys[place].tolist() if place < len(keys) else [None] * (len(keys[0]) if keys else 1)
+def _key_column(curves: Curves, place: int) -> pa.Array:
+    """A context column: nothing in the rows of the depths above its own."""
+    kind = _type_of(curves.keys[-1][place])
+    above = curves.starts[place + 1]
+    below = [
+        pa.array(keys[place].tolist() if keys[place].dtype == object else keys[place], kind)
+        for keys in curves.keys[place + 1 :]
+    ]
+    return pa.concat_arrays([pa.nulls(above, kind), *below])
 
 
 def _type_of(key: NDArray[Any]) -> pa.DataType:

@@ -19,7 +19,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 from isolayer.storage import open_once, whole_file
 
-SCHEMA = 3  # raised when a reader of the number before could not make sense of the file
+SCHEMA = 4  # raised when a reader of the number before could not make sense of the file
+_PLAIN = 3  # what files without packed curves are written as, and the oldest that can be read
 
 _META, _MAGIC, _SEAL = b"isolayer", b"PAR1", b"isolayer seal: "
 _SEALED = len(_SEAL) + 32  # bytes before the footer
@@ -65,7 +66,7 @@ def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, dige
     """
     own = {
         "content": content,
-        "schema": SCHEMA,
+        "schema": SCHEMA if "packed" in facts else _PLAIN,
         "library": library_version(),
         "rows": len(table),
         "columns": _types(table),
@@ -73,8 +74,16 @@ def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, dige
     meta = {**facts, **own, "digest": digest}
     table = table.replace_schema_metadata({_META: _json(meta).encode()})
     text = [field.name for field in table.schema if pa.types.is_string(field.type)]  # which repeats, unlike numbers
+    split = {name: "BYTE_STREAM_SPLIT" for name in ("deviation", "spread") if "packed" in facts}
     with whole_file(path) as part:
-        pq.write_table(table, part, compression="zstd", use_dictionary=text, write_page_checksum=True)
+        pq.write_table(
+            table,
+            part,
+            compression="zstd",
+            use_dictionary=text,
+            write_page_checksum=True,
+            column_encoding=split or None,
+        )
         if _memory(table.schema, len(table), facts) > _allowed(part.stat().st_size):
             pq.write_table(table, part, compression="none", use_dictionary=False, write_page_checksum=True)
         seal(part)
@@ -99,15 +108,51 @@ def read_verified(path: str | PathLike[str], content: str | None) -> Iterator[tu
         path: The file.
         content: What it must be; None for whatever it is.
     """
-    with open_once(path, content or "curves or sums") as file:
-        try:
-            yield _read(file, content, path)
-        except InputError as error:
-            if str(error).startswith("file: "):
-                raise
-            raise _corrupt(path, str(error).rpartition("; ")[0]) from error
-        except _BROKEN as error:
-            raise _corrupt(path, error) from error
+    with open_verified(path, content) as opened:
+        yield opened.read(), opened.facts
+
+
+class Opened(NamedTuple):
+    """A file whose bytes and metadata have been verified.
+
+    Args:
+        facts: Its facts.
+        reader: Reads its columns.
+        path: Where it was.
+    """
+
+    facts: Facts
+    reader: pq.ParquetFile
+    path: str
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Some columns, by default all."""
+        return self.reader.read(columns=None if columns is None else list(columns))
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Whatever fails in the block is an InputError that names the file."""
+        with _named(self.path):
+            yield
+
+
+@contextmanager
+def open_verified(path: str | PathLike[str], content: str | None) -> Iterator[Opened]:
+    """A file of which columns can be read; whatever fails in the block is an InputError that names the file."""
+    with open_once(path, content or "curves or sums") as file, _named(path):
+        yield _opened(file, content, path)
+
+
+@contextmanager
+def _named(path: str | PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith("file: "):
+            raise
+        raise _corrupt(path, str(error).rpartition("; ")[0]) from error
+    except _BROKEN as error:
+        raise _corrupt(path, error) from error
 
 
 def digest_of(facts: Mapping[str, Any], keys: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]]) -> str:
@@ -128,7 +173,7 @@ def digest_of(facts: Mapping[str, Any], keys: Sequence[NDArray[Any]], arrays: Se
     return digest.hexdigest()
 
 
-def _read(file: BinaryIO, content: str | None, path: str | PathLike[str]) -> tuple[pa.Table, Facts]:
+def _opened(file: BinaryIO, content: str | None, path: str | PathLike[str]) -> Opened:
     size = _refuse_broken(file, path)
     _refuse_unsealed(file, path)
     limits = {"thrift_string_size_limit": _FOOTER, "thrift_container_size_limit": _FOOTER}
@@ -136,10 +181,14 @@ def _read(file: BinaryIO, content: str | None, path: str | PathLike[str]) -> tup
     facts = _facts(footer.metadata.metadata, content, path)
     _refuse_unbounded(footer.metadata, footer.schema_arrow, facts, size)
     text = [field.name for field in footer.schema_arrow if pa.types.is_string(field.type)]
+    source: Any = file
+    if "packed" in facts:  # of which some is read later, when the file may be closed or replaced: keep what it is now
+        file.seek(0)
+        source = pa.BufferReader(file.read())
     reader = pq.ParquetFile(
-        file, metadata=footer.metadata, page_checksum_verification=True, read_dictionary=text, **limits
+        source, metadata=footer.metadata, page_checksum_verification=True, read_dictionary=text, **limits
     )
-    return reader.read(), facts
+    return Opened(facts, reader, str(path))
 
 
 def _refuse_broken(file: BinaryIO, path: str | PathLike[str]) -> int:
@@ -202,9 +251,9 @@ def _facts(metadata: Mapping[bytes, bytes] | None, content: str | None, path: st
             f"file: expected schema {SCHEMA} or older, got the newer schema {schema} of isolayer "
             f"{facts.get('library')} in {str(path)!r}; upgrade isolayer"
         )
-    if schema < SCHEMA:
+    if schema < _PLAIN:
         raise InputError(
-            f"file: expected schema {SCHEMA}, got the older schema {schema} in {str(path)!r}; "
+            f"file: expected schema {_PLAIN} or newer, got the older schema {schema} in {str(path)!r}; "
             "write it again by this isolayer"
         )
     if content is not None and facts["content"] != content:
@@ -230,10 +279,23 @@ def _refuse_unbounded(metadata: Any, schema: pa.Schema, facts: Facts, size: int)
     for group in groups:
         for place in range(group.num_columns):
             column = group.column(place)
-            values = _entries(facts, rows, first, group.num_rows) if "." in column.path_in_schema else group.num_rows
+            is_list = "." in column.path_in_schema
+            if is_list and "packed" in facts:
+                continue  # any of the curves may be whole; how many are is checked below
+            values = _entries(facts, rows, first, group.num_rows) if is_list else group.num_rows
             if column.num_values != values:
                 raise InputError(f"values: expected {values}, got {column.num_values}; write it again")
         first += group.num_rows
+    for name, whole in dict(facts.get("whole", {})).items():
+        _refuse_other_lists(groups, name, int(whole), rows, _knots(facts))
+
+
+def _refuse_other_lists(groups: Sequence[Any], name: str, whole: int, rows: int, knots: int) -> None:
+    """Raise unless a column has as many whole curves as is told, and nothing for every other row."""
+    every = [group.column(place) for group in groups for place in range(group.num_columns)]
+    found = sum(column.num_values for column in every if column.path_in_schema.startswith(f"{name}."))
+    if found != whole * knots + rows - whole:
+        raise InputError(f"values: expected {whole} whole curves, got {found} entries; write it again")
 
 
 def _entries(facts: Mapping[str, Any], rows: int, first: int, size: int) -> int:
@@ -251,7 +313,8 @@ def _memory(schema: pa.Schema, rows: int, facts: Mapping[str, Any]) -> int:
 def _width(kind: pa.DataType, facts: Mapping[str, Any]) -> int:
     if pa.types.is_list(kind):
         return _knots(facts) * _width(kind.value_type, facts)
-    return kind.byte_width if pa.types.is_integer(kind) or pa.types.is_floating(kind) else 1
+    fixed = (pa.types.is_integer, pa.types.is_floating, pa.types.is_fixed_size_binary)
+    return kind.byte_width if any(test(kind) for test in fixed) else 1
 
 
 def _knots(facts: Mapping[str, Any]) -> int:

@@ -76,8 +76,12 @@ def encode(column: Column, name: str = "context") -> tuple[NDArray[Any], Codes]:
     else:
         used, codes = present_codes(read.codes[present], max(1, len(read.values)))  # a category may never occur
         _refuse(read, used, name)
-        vocabulary, place = np.unique(read.values[used], return_inverse=True)
-        codes = place.astype(np.int64, copy=False)[codes]
+        words = read.values[used]
+        if (words[1:] > words[:-1]).all():  # as those of a file of curves are
+            vocabulary = words
+        else:
+            vocabulary, place = np.unique(words, return_inverse=True)
+            codes = place.astype(np.int64, copy=False)[codes]
     if read.missing is None or not read.missing.any():
         return vocabulary, codes
     everything = np.full(len(read.missing), len(vocabulary))
@@ -347,6 +351,8 @@ def _encode_numbers(values: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
     if highest - lowest < max(_DENSE, 4 * len(values)):
         present, codes = present_codes(values - lowest, highest - lowest + 1)
         return present + lowest, codes
+    if (values[1:] > values[:-1]).all():
+        return values, np.arange(len(values))
     present, codes = np.unique(values, return_inverse=True)
     return present, codes.astype(np.int64, copy=False)
 

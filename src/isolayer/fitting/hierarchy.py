@@ -18,8 +18,9 @@ from isolayer.errors import InputError
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.evidence import evidence
 from isolayer.fitting.histogram import Histogram
-from isolayer.fitting.level import Above, Table, fit_level
+from isolayer.fitting.level import Above, LevelFit, Table, fit_level
 from isolayer.fitting.line import Line, shrunk_line
+from isolayer.fitting.packed_level import Parts, is_large, packs
 from isolayer.fitting.prior import LEAST, MOST, Frame, Strength
 from isolayer.fitting.shrinkage import USUAL, USUAL_BELOW, USUAL_CURVE, Choice, Level, choose
 
@@ -28,7 +29,7 @@ Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]
 
 FLOOR = 1e-3  # least slope of a strictly increasing curve, relative to that of the line of all rows
 _NARROWEST = 0.25  # least spread of the scores in units of calibrated logit
-_MOST_VALUES = 1 << 28  # knot values of all curves together: 4 GB with their variances and weights
+_MOST_VALUES = 1 << 32  # knot values of all curves together: some 6 GB when packed
 _SAMPLE, _SAMPLE_ROWS = (256, 1024), 200_000  # contexts from which strengths are chosen: enough to have so much weight
 
 
@@ -76,24 +77,55 @@ def fit_levels(
     parts = [evidence(histogram.level(depth).folded()) for depth in depths]
     total, knots = sum(part.groups for part in parts), histogram.grid.buckets
     _refuse_size(total, knots)
-    table, count, start = Table.empty(total, knots), np.empty(total), 0
+    growing, count, start = _Growing.of(total, knots), np.empty(total), 0
     centre = Centre.of(parts[0], given[0])
     above = Above(centre.line.at(histogram.grid.knots[None, 1:]), np.zeros((1, knots)), np.zeros(1, np.int64))
     choices, worst = list[Choice](), 0.0
     for depth, part in enumerate(parts):
-        out = table.rows(start, start + part.groups)
         mean = centre.mean if depth == 0 else np.zeros(2)
         choice = _choice(part, above, given[depth], centre, mean)
-        residual = fit_level(part, above, choice, centre.frame, mean, floor, out)
-        _refuse_overflow(part, residual, out)
+        residual = growing.add(start, LevelFit(part, above, choice, centre.frame, mean, floor))
+        _refuse_overflow(part, residual)
         worst, start = max(worst, residual), start + part.groups
         count[start - part.groups : start] = np.bincount(part.group, part.count, minlength=part.groups)
         choices.append(choice)
         if depth < len(parts) - 1:
-            above = Above(out.values, out.variance, parts[depth + 1].parents(depth)[0])
+            above = growing.above(start - part.groups, parts[depth + 1].parents(depth)[0])
     keys, strengths = tuple(part.keys for part in parts), tuple(choice.strength for choice in choices)
     converged = all(choice.converged for choice in choices)
-    return Levels(keys, table, count, strengths, centre.line, worst, converged)
+    return Levels(keys, growing.table(), count, strengths, centre.line, worst, converged)
+
+
+class _Growing(NamedTuple):
+    """The table of all levels while it is filled: dense, or packed where it is large."""
+
+    dense: Table | None
+    parts: Parts
+
+    @classmethod
+    def of(cls, curves: int, knots: int) -> _Growing:
+        dense = None if is_large(curves, knots) else Table.empty(curves, knots)
+        return cls(dense, Parts((curves, knots), [], []))
+
+    def add(self, start: int, level: LevelFit) -> float:
+        """Fit a level that begins at a row; returns the largest residual."""
+        groups, knots = level.part.groups, level.part.grid.buckets
+        if self.dense is None and packs(groups):
+            return self.parts.add(start, level)
+        out = Table.empty(groups, knots) if self.dense is None else self.dense.rows(start, start + groups)
+        if self.dense is None:
+            self.parts.dense.append((start, out))
+        residual = fit_level(level, out)
+        return residual if all(np.isfinite(column).all() for column in out) else np.inf
+
+    def above(self, start: int, parent: NDArray[np.int64]) -> Above:
+        """The level that begins at a row, as what the next one deviates from."""
+        table = self.table()
+        return Above(table.values, table.variance, start + parent)
+
+    def table(self) -> Table:
+        """The whole table."""
+        return self.parts.table() if self.dense is None else self.dense
 
 
 class Centre(NamedTuple):
@@ -190,8 +222,8 @@ def _refuse_size(curves: int, knots: int) -> None:
         )
 
 
-def _refuse_overflow(part: Histogram, residual: float, out: Table) -> None:
-    if not (np.isfinite(residual) and all(np.isfinite(column).all() for column in out)):
+def _refuse_overflow(part: Histogram, residual: float) -> None:
+    if not np.isfinite(residual):
         lightest, heaviest = part.weight.min(initial=np.inf), part.weight.max(initial=0.0)
         raise InputError(
             f"weight: expected weights that do not overflow the solver, got sums from {lightest:g} to {heaviest:g} in "

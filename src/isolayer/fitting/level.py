@@ -7,14 +7,16 @@ contexts of a parent together expect as many positives as their parent does. num
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.packed import Matrix
 from isolayer.fitting.prior import Frame, Prior
 from isolayer.fitting.shrinkage import Choice
 from isolayer.fitting.solver import fit
@@ -24,7 +26,7 @@ Singles = NDArray[np.float32]
 
 _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
 _CHUNK_VALUES = 1 << 20  # and at most so many knot values, where the grid is very fine
-_THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, os.cpu_count() or 1)
 _FARTHEST = 0.5  # most by which contexts of which little is known are shifted together
 
 
@@ -37,9 +39,9 @@ class Table(NamedTuple):
         knot_weight: Weight of the rows around each knot.
     """
 
-    values: Floats
-    variance: Singles
-    knot_weight: Singles
+    values: Matrix
+    variance: Matrix
+    knot_weight: Matrix
 
     @classmethod
     def empty(cls, curves: int, knots: int) -> Table:
@@ -55,15 +57,33 @@ class Table(NamedTuple):
 class Above(NamedTuple):
     """The level above: its curves and their variances ``[curves, knots]``, and the parent of each context below."""
 
-    curves: Floats
-    variance: NDArray[np.floating[Any]]
+    curves: Matrix
+    variance: Matrix
     parent: NDArray[np.int64]
 
 
-def fit_level(
-    part: Histogram, above: Above, choice: Choice, frame: Frame, mean: Floats, floor: float, out: Table
-) -> float:
-    """Fit the contexts of a level into ``out``; returns the largest residual.
+class Chunk(NamedTuple):
+    """Some fitted contexts, before they are balanced: arrays ``[contexts, knots]``, but for the last two.
+
+    Args:
+        values: Knot values.
+        variance: Their posterior variance.
+        knot_weight: Weight of the rows around each knot.
+        remains: How much of the parent is still in each curve, from 0 to 1.
+        sums: See :func:`balancing_shift`, shape ``[4, contexts]``.
+        residual: The largest residual.
+    """
+
+    values: Floats
+    variance: Floats
+    knot_weight: Floats
+    remains: Floats
+    sums: Floats
+    residual: float
+
+
+class LevelFit(NamedTuple):
+    """The contexts of a level and all that their fits share.
 
     Args:
         part: Their rows.
@@ -72,64 +92,104 @@ def fit_level(
         frame: The knots in units of calibrated logit.
         mean: Mean of the line's level and slope, shape ``[2]``.
         floor: Least slope of a curve, in units of calibrated logit.
-        out: Where the curves go.
     """
-    prior, wide = (Prior.of(strength, frame, mean) for strength in (choice.strength, choice.wide))
-    free, least = wide.variance(), floor * frame.step
-    size = min(_CHUNK, max(_CHUNK_VALUES // part.grid.buckets, 1))
-    remains = np.empty(out.values.shape, np.float32)  # how much of the parent is still in a curve, from 0 to 1
-    sums = np.zeros((4, part.groups))
 
-    def fit_chunk(first: int) -> float:
-        last = min(first + size, part.groups)
-        rows, at = BinnedRows.of(part, first, last), slice(first, last)
-        parent = np.ascontiguousarray(above.curves[above.parent[at]].T)
-        result = fit(rows, parent + choice.shared[:, None], prior, least=least, wide=wide)
-        left = np.minimum(result.variance / free, 1.0)
-        served = result.values - choice.shared[:, None] * left**2  # to second order, the mean of the posterior's rates
-        sums[:, at] = _expected(rows, parent, served, left)
-        remains[at], out.values[at] = left.T, served.T
-        spread = result.variance + (served - result.values) ** 2
-        out.variance[at] = (spread + left**2 * above.variance[above.parent[at]].T).T
-        out.knot_weight[at] = rows.spread(rows.weight).T
-        return float(result.residual.max(initial=0))
+    part: Histogram
+    above: Above
+    choice: Choice
+    frame: Frame
+    mean: Floats
+    floor: float
 
-    # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
-    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        residuals = list(pool.map(fit_chunk, range(0, part.groups, size)))
+    @property
+    def least(self) -> float:
+        """Least rise from one knot to the next."""
+        return self.floor * self.frame.step
+
+    @property
+    def starts(self) -> range:
+        """First context of every chunk, in steps of the size of one."""
+        size = min(_CHUNK, max(_CHUNK_VALUES // self.part.grid.buckets, 1))
+        return range(0, self.part.groups, size)
+
+    def prepared(self) -> Callable[[BinnedRows, NDArray[np.int64]], Chunk]:
+        """A function that fits some contexts, given their rows and their parents."""
+        choice, above, least = self.choice, self.above, self.least
+        prior, wide = (Prior.of(strength, self.frame, self.mean) for strength in (choice.strength, choice.wide))
+        free, shared = wide.variance(), choice.shared[:, None]
+
+        def fitted(rows: BinnedRows, parents: NDArray[np.int64]) -> Chunk:
+            parent = np.ascontiguousarray(above.curves[parents].T)
+            result = fit(rows, parent + shared, prior, least=least, wide=wide)
+            left = np.minimum(result.variance / free, 1.0)
+            served = result.values - shared * left**2  # to second order, the mean of the posterior's rates
+            spread = result.variance + (served - result.values) ** 2 + left**2 * above.variance[parents].T
+            weight, residual = rows.spread(rows.weight), float(result.residual.max(initial=0))
+            return Chunk(served.T, spread.T, weight.T, left.T, _expected(rows, parent, served, left), residual)
+
+        return fitted
+
+    def each_chunk(self, use: Callable[[slice, Chunk], None]) -> float:
+        """Fit all chunks, each handed to ``use`` with its place, by several threads; returns the largest residual."""
+        fitted = self.prepared()
+
+        def one(first: int) -> float:
+            last = min(first + self.starts.step, self.part.groups)
+            chunk = fitted(BinnedRows.of(self.part, first, last), self.above.parent[first:last])
+            use(slice(first, last), chunk)
+            return chunk.residual
+
+        # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
+        with ThreadPoolExecutor(max_workers=THREADS) as pool:
+            return float(np.max(list(pool.map(one, self.starts)), initial=0.0))  # NaN where one is
+
+
+def fit_level(level: LevelFit, out: Table) -> float:
+    """Fit the contexts of a level into ``out``; returns the largest residual."""
+    part = level.part
+    remains, sums = np.empty(out.values.shape, np.float32), np.zeros((4, part.groups))
+
+    def keep(at: slice, chunk: Chunk) -> None:
+        out.values[at], out.variance[at], out.knot_weight[at] = chunk[:3]
+        remains[at], sums[:, at] = chunk.remains, chunk.sums
+
+    residual = level.each_chunk(keep)
     if part.contexts:
-        _balance(out, remains, sums, above.parent, choice.strength.level)
-    _keep_rising(out.values, least)
-    return float(np.max(residuals, initial=0.0))  # NaN where one is
+        shift = balancing_shift(sums, level.above.parent, level.choice.strength.level)
+        shifts = shift[level.above.parent][:, None] * remains
+        out.values[:] += shifts
+        out.variance[:] += shifts**2
+    keep_rising(out.values, level.least)
+    return residual
 
 
 def _expected(rows: BinnedRows, parent: Floats, served: Floats, left: Floats) -> Floats:
-    """Sums by context, shape ``[4, contexts]``: see :func:`_balance`."""
+    """Sums by context, shape ``[4, contexts]``: see :func:`balancing_shift`."""
     before, prob = (1 / (1 + np.exp(-np.clip(rows.read(values), -700, 700))) for values in (parent, served))
     information = prob * (1 - prob)
     rise = information * (rows.read(left) - rows.offset)
     return np.stack([rows.by_context(rows.weight * amount) for amount in (before, prob, rise, information)])
 
 
-def _balance(out: Table, remains: Singles, sums: Floats, parent: NDArray[np.int64], strength: float) -> None:
-    """Shift curves, the less is known of them the more, so that contexts together expect what their parent does.
+def balancing_shift(sums: Floats, parent: NDArray[np.int64], strength: float) -> Floats:
+    """Shift of the curves of each parent, the less is known of them the more, so that they expect what it does.
 
     Args:
-        out: The curves.
-        remains: How much of its parent is still in each curve.
         sums: By context, the positives that the parent expects, those that its own curve expects, how the latter rise
             with the shift, and the information about it; shape ``[4, contexts]``.
         parent: The parent of each context.
         strength: Precision of the shift's prior.
+
+    Returns:
+        By parent, the shift of a curve of which nothing is known; others shift by as much of it as remains of theirs.
     """
     before, now, rise, information = (np.bincount(parent, column) for column in sums)
     held = strength * information / np.maximum(rise, 1e-12 * information + 1e-300)  # the noise of the two sums
-    shift = np.clip((before - now) / (rise + held), -_FARTHEST, _FARTHEST)[parent][:, None] * remains
-    out.values[:] += shift
-    out.variance[:] += shift**2
+    shift = np.divide(before - now, rise + held, out=np.zeros(len(rise)), where=rise + held > 0)
+    return np.asarray(np.clip(shift, -_FARTHEST, _FARTHEST))
 
 
-def _keep_rising(values: Floats, least: float) -> None:
+def keep_rising(values: Floats, least: float) -> None:
     """Raise what a shift has made to rise by less than ``least`` from knot to knot."""
     if np.isfinite(least):
         steps = least * np.arange(values.shape[1])

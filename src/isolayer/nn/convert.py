@@ -43,7 +43,7 @@ def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> Layer:
     tensor([[0.2500]], dtype=torch.float64)
     """
     curves.refuse_terms("to_layer")
-    values = torch.tensor(curves.values).unsqueeze(1)  # [rows, units, buckets]
+    values = torch.tensor(np.asarray(curves.values)).unsqueeze(1)  # [rows, units, buckets]
     constraint: Constraint = "relu" if curves.monotone else None
     if not curves.contexts:
         layer = IsotonicLayer(grid=curves.grid, constraint=constraint, extrapolation=curves.extrapolation)

@@ -134,7 +134,7 @@ class FrozenCurves(nn.Module):
         starts = np.cumsum([0, *(len(unit.values) for unit in units[:-1])])
         exact = torch.float32 if dtype in _HALF else dtype
         return cls(
-            torch.as_tensor(np.concatenate([unit.values for unit in units]), dtype=exact),
+            torch.as_tensor(np.concatenate([np.asarray(unit.values) for unit in units]), dtype=exact),
             grid=units[0].grid,
             contexts=sizes,
             rows=torch.as_tensor(served + starts),

@@ -27,6 +27,7 @@ from isolayer.curves.export.levels import Level, levels
 from isolayer.curves.export.sql import cells_of, own_prefix
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
+from isolayer.fitting.packed import Packed
 from isolayer.settings import text
 from isolayer.tables.apply_fields import apply_fields
 from isolayer.tables.histogram_query import logit_expression
@@ -62,12 +63,15 @@ class Lookup(NamedTuple):
             its buckets.
         width: Cells per curve.
         pack: Buckets per cell.
+        packed: For packed curves two more tables, else none: the weights of shapes of each curve by its ``row``, with
+            the first cell of its ``root``; and the shapes by ``bucket``.
     """
 
     levels: list[pa.Table]
     cells: pa.Table
     width: int
     pack: int
+    packed: tuple[pa.Table, ...] = ()
 
 
 def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str = "calibrated_prob") -> Any:
@@ -101,7 +105,10 @@ def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str 
     own = own_prefix([*table.columns, prob])
     lookup = lookup_tables(curves, walk)
     parts = [_as_in(part, table.schema()[level.context]) for part, level in zip(lookup.levels, walk, strict=True)]
-    parts = [part.rename_columns([f"{own}_{name}" for name in part.column_names]) for part in (*parts, lookup.cells)]
+    parts = [
+        part.rename_columns([f"{own}_{name}" for name in part.column_names])
+        for part in (*parts, *lookup.packed, lookup.cells)
+    ]
     if is_relation(source):
         named = {name_of(part): part for part in parts}
         tables = [ibis.table(ibis.Schema.from_pyarrow(part.schema), name=name) for name, part in named.items()]
@@ -119,6 +126,8 @@ def lookup_tables(curves: Curves, walk: list[Level], *, pack: int | None = None)
     >>> lookup_tables(Curves.identity(Grid(lower=0, upper=3, step=1)), []).cells.to_pydict()
     {'at': [0, 1, 2], 'v': [0.0, 1.0, 2.0], 'r0': [1.0, 1.0, 1.0]}
     """
+    if isinstance(curves.values, Packed):
+        return _packed_lookup(curves.values, walk)
     rows, knots = curves.values.shape
     if pack is None:
         fitting = [pack for pack in _PACKS if rows * -(-(knots - 1) // pack) <= _DENSE]
@@ -127,6 +136,11 @@ def lookup_tables(curves: Curves, walk: list[Level], *, pack: int | None = None)
     width = len(start) // rows
     whole = np.int32 if len(start) < 2**31 else np.int64
     cells = {"at": np.arange(len(start), dtype=whole), "v": start} | {f"r{k}": rise[:, k].copy() for k in range(pack)}
+    return Lookup(_level_tables(walk, width, whole), pa.table(cells), width, pack)
+
+
+def _level_tables(walk: list[Level], width: int, whole: Any) -> list[pa.Table]:
+    """Tables that lead from a context to a curve, whose number is that of its first of ``width`` cells."""
     parts = list[pa.Table]()
     for depth, level in enumerate(walk, start=1):
         columns: dict[str, Any] = {f"base_{depth}": (level.rows * width).astype(whole)}
@@ -137,7 +151,21 @@ def lookup_tables(curves: Curves, walk: list[Level], *, pack: int | None = None)
         if level.has_missing:
             columns[f"gap_{depth}"] = np.array([key is None for key in level.keys], np.int8)
         parts.append(pa.table(columns))
-    return Lookup(parts, pa.table(cells), width, pack)
+    return parts
+
+
+def _packed_lookup(values: Packed, walk: list[Level]) -> Lookup:
+    """Packed curves as tables: cells of the whole curves only, and a few numbers for every other."""
+    flat, (start, rise) = values.flat(), cells_of(values.whole, 1)
+    width = values.shape[1] - 1
+    cells = {"at": np.arange(len(start), dtype=np.int32), "v": start, "r0": rise[:, 0].copy()}
+    weights = {f"w{k}": column.copy() for k, column in enumerate(flat.weights.T)}
+    curves = {"row": np.arange(len(values), dtype=np.int32), "root": (flat.root * width).astype(np.int32), **weights}
+    shapes: dict[str, Any] = {"bucket": np.arange(width, dtype=np.int32)}
+    for k in range(flat.weights.shape[1]):
+        shapes |= {f"s{k}": flat.start[:, k].copy(), f"t{k}": flat.rise[:, k].copy()}
+    packed = pa.table(curves), pa.table(shapes)
+    return Lookup(_level_tables(walk, 1, np.int32), pa.table(cells), width, 1, packed)
 
 
 class _Expression(NamedTuple):
@@ -160,7 +188,10 @@ class _Expression(NamedTuple):
         cells, pack = self.tables[-1], self.lookup.pack
         # Every row has a cell, so an inner join loses none; DuckDB joins by lookup only when it is one.
         joined = rows.inner_join(cells, self.column(rows, "cell") == self.column(cells, "at"))
-        value = self.column(joined, "v")
+        value, into = self.column(joined, "v"), self.column(joined, "into")
+        for k in range(len(self.lookup.packed and self.lookup.packed[1].column_names) // 2):
+            shape = self.column(joined, f"s{k}") + into * self.column(joined, f"t{k}")
+            value += self.column(joined, f"w{k}").cast("float64") * shape
         for k in range(pack):
             into = self.column(joined, "into")
             into = into if k == 0 else ibis.greatest(into - double(k), double(0))
@@ -172,7 +203,7 @@ class _Expression(NamedTuple):
 
     def placed(self, table: Table, score: str) -> Table:
         """Rows with the cell of a curve that their score falls into, how far into it, and how far outside the grid."""
-        grid, (width, pack) = self.curves.grid, self.lookup[2:]
+        grid, (width, pack) = self.curves.grid, self.lookup[2:4]
         good, logit = logit_expression(table[score], self.curves.scale)
         logit = ibis.ifelse(good, logit, double(0))  # from here on there is neither NULL nor NaN
         inside = ibis.least(ibis.greatest(logit, double(grid.lower)), double(grid.upper))
@@ -185,7 +216,7 @@ class _Expression(NamedTuple):
     def with_base(self, rows: Table) -> Table:
         """Rows with the cell of the deepest curve that their context has."""
         found = list[Value]()
-        for depth, (level, part) in enumerate(zip(self.walk, self.tables[:-1], strict=True), start=1):
+        for depth, (level, part) in enumerate(zip(self.walk, self.tables, strict=False), start=1):
             context = rows[level.context]
             same = [] if level.kind is None else [_key(context, level) == self.column(part, f"key_{depth}")]
             if level.has_missing:
@@ -196,7 +227,13 @@ class _Expression(NamedTuple):
             found.insert(0, f"base_{depth}")
         zero = ibis.literal(0, self.column(self.tables[-1], "at").type())
         base = ibis.coalesce(*(self.column(rows, name) for name in found), zero)
-        return rows.mutate(**self.named(cell=base + self.column(rows, "group")))
+        if not self.lookup.packed:
+            return rows.mutate(**self.named(cell=base + self.column(rows, "group")))
+        curves, shapes = self.tables[-3:-1]
+        rows = rows.mutate(**self.named(curve=base))
+        rows = rows.inner_join(curves, self.column(rows, "curve") == self.column(curves, "row"))
+        rows = rows.inner_join(shapes, self.column(rows, "group") == self.column(shapes, "bucket"))
+        return rows.mutate(**self.named(cell=self.column(rows, "root") + self.column(rows, "group")))
 
 
 def _key(context: Value, level: Level) -> Value:

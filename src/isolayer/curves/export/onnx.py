@@ -29,6 +29,7 @@ from isolayer.curves.export.onnx_terms import FieldInput, corrected, examples, f
 from isolayer.curves.export.sql import own_prefix
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
+from isolayer.fitting.packed import Packed
 from isolayer.fitting.terms import LAST_GRID
 from isolayer.grid import Grid
 from isolayer.storage import whole_file
@@ -222,7 +223,8 @@ def _prob(graph: Graph, curves: Curves, score: str, row: str, fields: list[Field
     if curves.scale == "prob":
         inside = add("Clip", logit, constant(NEAR), constant(1 - NEAR))
         logit = add("Log", add("Div", inside, add("Sub", constant(1), inside)))
-    value = _value(graph, curves.grid, curves.values, row, logit, extend=curves.extrapolation == "extend")
+    read = _packed_value if isinstance(curves.values, Packed) else _value
+    value = read(graph, curves.grid, curves.values, row, logit, extend=curves.extrapolation == "extend")
     if terms is not None:
         value = corrected(graph, terms, fields, value)
         if terms.last is not None:
@@ -232,12 +234,37 @@ def _prob(graph: Graph, curves: Curves, score: str, row: str, fields: list[Field
     return add("Where", usable, prob, constant(np.nan))
 
 
-def _value(graph: Graph, grid: Grid, values: NDArray[Any], row: str, logit: str, *, extend: bool) -> str:
-    """Values of curves at logits, each by its row."""
+def _packed_value(graph: Graph, grid: Grid, values: Packed, row: str, logit: str, *, extend: bool) -> str:
+    """The same for packed curves: that of a whole curve plus a mixture of shapes."""
+    flat, constant, add = values.flat(), graph.constant, graph.add
+    root = add("Gather", constant(flat.root, np.int32), row)
+    value = _value(graph, grid, values.whole, add("Cast", root, to=TensorProto.INT64), logit, extend=extend)
+    _, place, left = _placed(graph, grid, logit)
+    bucket, fraction = add("Cast", left, to=TensorProto.INT64), add("Sub", place, left)
+    column = add("Unsqueeze", fraction, constant([1], np.int64))
+    small = np.abs(flat.weights).max(0, initial=0) < 2**15  # most of them, in half the bytes
+    for chosen, kind in ((small, np.int16), (~small, np.int32)):
+        if chosen.any():
+            rise = add("Mul", add("Gather", constant(flat.rise[:, chosen]), bucket), column)
+            shapes = add("Add", add("Gather", constant(flat.start[:, chosen]), bucket), rise)
+            weights = add("Cast", add("Gather", constant(flat.weights[:, chosen], kind), row), to=TensorProto.DOUBLE)
+            total = add("ReduceSum", add("Mul", weights, shapes), constant([1], np.int64), keepdims=0)
+            value = add("Add", value, total)
+    return value
+
+
+def _placed(graph: Graph, grid: Grid, logit: str) -> tuple[str, str, str]:
+    """Logits clipped to the grid, their distance from its lower end in steps, and the knot at their left."""
     constant, add = graph.constant, graph.add
     inside = add("Clip", logit, constant(grid.lower), constant(grid.upper))
     place = add("Mul", add("Sub", inside, constant(grid.lower)), constant(1 / grid.step))
-    left = add("Min", add("Floor", place), constant(grid.buckets - 2))
+    return inside, place, add("Min", add("Floor", place), constant(grid.buckets - 2))
+
+
+def _value(graph: Graph, grid: Grid, values: NDArray[Any], row: str, logit: str, *, extend: bool) -> str:
+    """Values of curves at logits, each by its row."""
+    constant, add = graph.constant, graph.add
+    inside, place, left = _placed(graph, grid, logit)
     first = add("Mul", row, constant([grid.buckets], np.int64))
     at = add("Add", first, add("Cast", left, to=TensorProto.INT64))
     flat = constant(values.reshape(-1))

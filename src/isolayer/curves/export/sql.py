@@ -143,7 +143,7 @@ class _Statement(NamedTuple):
 
     def parts(self, table: str, score: str) -> dict[str, str]:
         """The common table expressions by their names, in order."""
-        own, written = self.own, {f"{self.own}_cells": self.cells(self.curves.values)}
+        own, written = self.own, {f"{self.own}_cells": self.cells(np.asarray(self.curves.values))}
         written |= {f"{own}_level_{depth}": self.level(depth) for depth in range(1, len(self.walk) + 1)}
         chain = [("rows", self.rows(table, score)), ("marked", self.marked())]
         if self.curves.scale == "prob":

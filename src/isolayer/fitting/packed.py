@@ -1,0 +1,380 @@
+r"""Tables of very many curves, light: most curves are their parent plus a mixture of a few shapes that a level shares.
+
+A million curves at 126 knots are a gigabyte, though most were fitted to twenty rows and say hardly more than a line.
+Here the curve in row r is
+
+.. math:: v_r = v_{\mathrm{parent}(r)} + \bar d + u \sum_k n_{rk}\,s_k
+
+with the mean deviation :math:`\bar d` and the shapes :math:`s_k` of its level (principal components of deviations) and
+whole numbers :math:`n_{rk}`: as many as its rows determined, the others are 0. A curve for which the shapes do not
+suffice, or that would no longer be monotone, is kept whole. :class:`Packed` and :class:`Quantised` read as arrays
+``[curves, knots]`` do: by rows, by rows and knots, or as a whole. numpy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Matrix = Any  # an array ``[curves, knots]``, or what reads as one: `Packed`, `Quantised`
+
+TOLERANCE = 2.5e-5  # most by which the deviation of a packed curve differs, in logits: with its ancestors' below 1e-4
+UNIT = 2.0**-17  # what weights of shapes are multiples of
+MOST_SHAPES = 24
+_STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24)  # how many shapes a curve may have
+_ENOUGH = 0.98  # share of the sample for which the shapes of a level suffice
+_RISING = 1e-12  # least rise of a packed monotone curve: more than rounding can take away
+_DOUBTFUL = 1e-4  # rises above this are surely rises in single precision
+_CHUNK = 1 << 13  # curves decoded together
+
+
+class Shapes(NamedTuple):
+    """What the curves of a level have in common.
+
+    Args:
+        mean: Their mean deviation, shape ``[knots]``.
+        shapes: Orthonormal shapes, the most common first, shape ``[shapes, knots]``.
+    """
+
+    mean: Floats
+    shapes: Floats
+
+    @classmethod
+    def of(cls, sample: Floats, tolerance: float = TOLERANCE) -> Shapes:
+        """Shapes for curves such as those of a sample, shape ``[curves, knots]``: enough for nearly all of them.
+
+        >>> line = np.outer(np.arange(3.0), np.ones(4))
+        >>> Shapes.of(line).shapes.round(2).tolist()
+        [[0.5, 0.5, 0.5, 0.5]]
+        """
+        mean = sample.mean(0)
+        centred = sample - mean
+        _, vectors = np.linalg.eigh(centred.T @ centred)
+        shapes = np.ascontiguousarray(vectors[:, ::-1][:, :MOST_SHAPES].T)
+        shapes *= np.where(shapes.sum(1) < 0, -1.0, 1.0)[:, None]
+        found = cls(mean, shapes)
+        for most in _STEPS:
+            some = cls(mean, shapes[:most])
+            if most >= len(shapes) or np.mean(some.pack(sample, tolerance)[1]) >= _ENOUGH:
+                return some
+        return found
+
+    def unpack(self, weights: NDArray[np.int32]) -> Floats:
+        """Deviations of weights ``[n, shapes]``: shape ``[n, knots]``."""
+        return np.asarray(self.mean + (weights * UNIT) @ self.shapes)
+
+    def pack(
+        self, deviation: Floats, tolerance: float = TOLERANCE, parent: Floats | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """The fewest weights of each curve that suffice, and whether any do.
+
+        Args:
+            deviation: From the parent, shape ``[n, knots]``.
+            tolerance: Most by which a value may differ.
+            parent: If given, curves must rise with this added, shape ``[n, knots]`` or ``[1, knots]``.
+
+        Returns:
+            Weights ``[n, shapes]``, and whether they are good, ``[n]``.
+        """
+        rest = deviation - self.mean
+        exact = np.rint(rest @ self.shapes.T / UNIT)
+        weights = np.clip(exact, -(2**31) + 1, 2**31 - 1).astype(np.int32)
+        out, left = np.zeros_like(weights), np.arange(len(rest))
+        good = np.zeros(len(rest), bool)
+        for most in _STEPS[: np.searchsorted(_STEPS, len(self.shapes)) + 1]:
+            some = weights[left, :most]
+            near = (some * UNIT) @ self.shapes[:most]
+            fits = np.abs(rest[left] - near).max(1, initial=0.0) <= tolerance
+            if parent is not None and fits.any():
+                near += self.mean + (parent if len(parent) == 1 else parent[left])
+                fits &= (np.diff(near, axis=1) >= _RISING).all(1)
+            out[left[fits], :most] = some[fits]
+            good[left[fits]] = True
+            left = left[~fits]
+            if not len(left):
+                break
+        return out, good
+
+
+class PackedLevel(NamedTuple):
+    """The curves of one level.
+
+    Args:
+        first: Row of the first of them in the table.
+        shapes: What they have in common.
+        weights: How much of each shape each has, in units of ``UNIT``, shape ``[n, shapes]``.
+        parent: Row of the curve that each is added to, shape ``[n]``; None where there is none.
+    """
+
+    first: int
+    shapes: Shapes
+    weights: NDArray[np.int32]
+    parent: NDArray[np.int32] | None
+
+    @property
+    def last(self) -> int:
+        """One past the row of the last."""
+        return self.first + len(self.weights)
+
+
+class _Knots(NamedTuple):
+    """Shapes and mean at the left knots of the buckets, and their rises, shape ``[knots - 1, shapes + 1]``."""
+
+    start: Floats
+    rise: Floats
+
+
+class Flat(NamedTuple):
+    r"""Packed curves as engines read them: at a fraction f of bucket j, the root's value plus
+    :math:`\sum_k n_{rk} (s_{jk} + f t_{jk})`.
+
+    Args:
+        root: Place of the whole curve that each curve is added to, shape ``[curves]``.
+        weights: Weights of shapes, shape ``[curves, shapes]``.
+        start: Shapes at the left knots of the buckets, shape ``[knots - 1, shapes]``.
+        rise: Their rises within the buckets.
+    """
+
+    root: NDArray[np.int32]
+    weights: NDArray[np.int32]
+    start: Floats
+    rise: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A table of curves that reads as an array ``[curves, knots]``.
+
+    Args:
+        shape: Number of curves and of knots.
+        levels: Packed levels, coarse to fine.
+        rows: Rows of the curves that are whole, ascending; those of no level among them.
+        whole: Their values, shape ``[len(rows), knots]``.
+        log: Whether what is packed are logarithms, and what is read are numbers.
+
+    >>> packed = Packed((1, 2), (), np.array([0]), np.array([[1.0, 2.0]]))
+    >>> packed[0].tolist(), packed.read(np.array([0]), np.array([0]), np.array([0.5])).tolist()
+    ([1.0, 2.0], [1.5])
+    """
+
+    shape: tuple[int, int]
+    levels: tuple[PackedLevel, ...]
+    rows: Ints
+    whole: Floats
+    log: bool = False
+
+    dtype = np.dtype(np.float64)
+    ndim = 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        sizes = (level.weights.nbytes + level.shapes.shapes.nbytes for level in self.levels)
+        return self.whole.nbytes + 4 * self.shape[0] + sum(sizes)
+
+    @cached_property
+    def _place(self) -> NDArray[np.int32]:
+        """Place of each row among the whole ones, -1 if it is packed; after the last, that of a row of zeros."""
+        place = np.full(self.shape[0] + 1, -1, np.int32)
+        place[self.rows] = np.arange(len(self.rows), dtype=np.int32)
+        place[-1] = len(self.rows)
+        return place
+
+    @cached_property
+    def _padded(self) -> Floats:
+        return np.concatenate([self.whole, np.zeros((1, self.shape[1]))])
+
+    def decode(self, rows: Ints) -> Floats:
+        """Whole curves of some rows, shape ``[n, knots]``."""
+        out, at = np.zeros((len(rows), self.shape[1])), rows.astype(np.int64)
+        for level in reversed(self.levels):
+            mine = self._of(level, at)
+            own = at[mine] - level.first
+            out[mine] += level.shapes.unpack(level.weights.take(own, axis=0))
+            at[mine] = self._above(level, own)
+        out += self._padded[self._place[at]]
+        return np.exp(out) if self.log else out
+
+    def read(self, rows: Ints, left: Ints, fraction: Floats) -> Floats:
+        """Value of each curve at a fraction of the way from one knot to the next, all of shape ``[n]``."""
+        if self.log:
+            every, each = self.decode(rows), np.arange(len(left))
+            below, above = every[each, left], every[each, left + 1]
+            return np.asarray(below + fraction * (above - below))
+        out, at = np.zeros(len(rows)), rows.astype(np.int64)
+        for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
+            mine = self._of(level, at)
+            own, where, far = at[mine] - level.first, left[mine], fraction[mine]
+            here, weights = knots.rise.take(where, axis=0), level.weights.take(own, axis=0).astype(np.float64)
+            here *= far[:, None]
+            here += knots.start.take(where, axis=0)
+            out[mine] += here[:, -1] + UNIT * np.einsum("nk,nk->n", weights, here[:, :-1])
+            at[mine] = self._above(level, own)
+        place = self._place.take(at).astype(np.int64) * self.shape[1] + left
+        flat = self._padded.reshape(-1)
+        start = flat.take(place)
+        return np.asarray(out + (start + fraction * (flat.take(place + 1) - start)))
+
+    def _of(self, level: PackedLevel, rows: Ints) -> Any:
+        """Which rows are packed in a level: places, or all of them."""
+        mine = (rows >= level.first) & (rows < level.last) & (self._place.take(rows) < 0)
+        return slice(None) if mine.all() else np.flatnonzero(mine)
+
+    def _above(self, level: PackedLevel, own: Ints) -> Ints:
+        """Row of the curve that each of some curves of a level is added to; one past the last where there is none."""
+        if level.parent is None:
+            return np.full(len(own), self.shape[0])
+        return level.parent.take(own).astype(np.int64)
+
+    @cached_property
+    def _by_knot(self) -> tuple[_Knots, ...]:
+        """Shapes of the levels, fine to coarse, by knot."""
+        every = [np.concatenate([level.shapes.shapes, level.shapes.mean[None]]).T for level in reversed(self.levels)]
+        return tuple(_Knots(one[:-1].copy(), np.diff(one, axis=0)) for one in every)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _item(self, index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return _whole(self, dtype)
+
+    def flat(self) -> Flat:
+        """The same table without levels: every curve as a whole one plus shapes of all levels.
+
+        >>> packed = Packed((1, 2), (), np.array([0]), np.array([[1.0, 2.0]]))
+        >>> packed.flat().root.tolist(), packed.flat().weights.shape
+        ([0], (1, 0))
+        """
+        at = np.arange(self.shape[0])
+        weights, starts, rises = list[NDArray[np.int32]](), list[Floats](), list[Floats]()
+        for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
+            mine = self._of(level, at)
+            own = at[mine] - level.first
+            columns = np.zeros((self.shape[0], knots.start.shape[1]), np.int32)
+            columns[mine, :-1], columns[mine, -1] = level.weights.take(own, axis=0), 1
+            unit = np.append(np.full(columns.shape[1] - 1, UNIT), 1.0)  # the last is the mean, of which there is one
+            weights, starts, rises = [*weights, columns], [*starts, knots.start * unit], [*rises, knots.rise * unit]
+            at[mine] = self._above(level, own)
+        none = np.empty((self.shape[1] - 1, 0))
+        return Flat(
+            self._place[at],
+            np.concatenate([np.empty((self.shape[0], 0), np.int32), *weights], axis=1),
+            np.concatenate([none, *starts], axis=1),
+            np.concatenate([none, *rises], axis=1),
+        )
+
+    def check(self, monotone: bool) -> NDArray[np.bool_]:
+        """Whether each curve is finite and, if asked for, never falls; shape ``[curves]``.
+
+        Rises are computed in single precision, which is quick, and again in double where that leaves any doubt.
+        """
+        parts = [self.whole, *(part for level in self.levels for part in level.shapes)]
+        if not all(np.isfinite(part).all() for part in parts):
+            return np.zeros(self.shape[0], bool)
+        good = np.ones(self.shape[0], bool)
+        if not monotone:
+            return good
+        for level in self.levels:
+            rises = np.diff(level.shapes.shapes, axis=1).astype(np.float32) * np.float32(UNIT)
+            above = np.diff(self._padded + (level.shapes.mean), axis=1).astype(np.float32)
+            for first in range(0, len(level.weights), _CHUNK):
+                some = level.weights[first : first + _CHUNK]
+                rise = some.astype(np.float32) @ rises
+                parents = np.full(1, self.shape[0]) if level.parent is None else level.parent[first : first + _CHUNK]
+                known = self._place[parents]
+                if (known >= 0).all() and (known == known[0]).all():
+                    rise += above[known[0]]
+                    at = level.first + first
+                    good[at : at + len(some)] = rise.min(1) > _DOUBTFUL
+                else:
+                    good[level.first + first : level.first + first + len(some)] = False
+        good[self.rows] = False
+        doubtful = np.flatnonzero(~good)
+        for first in range(0, len(doubtful), _CHUNK):
+            rows = doubtful[first : first + _CHUNK]
+            good[rows] = (np.diff(self.decode(rows), axis=1) >= 0).all(1)
+        return good
+
+    def plus(self, shift: float) -> Packed:
+        """The same curves, all shifted: those that are packed follow the one at the root."""
+        return replace(self, whole=self.whole + shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """Weights of knots, each curve's in 256 steps up to its largest; reads as an array ``[curves, knots]``.
+
+    Args:
+        steps: From 0 to 255, shape ``[curves, knots]``.
+        largest: The largest weight of each curve, shape ``[curves]``.
+
+    >>> Quantised.of(np.array([[0.0, 0.5, 2.0]]))[0].round(1).tolist()
+    [0.0, 0.5, 2.0]
+    """
+
+    steps: NDArray[np.uint8]
+    largest: NDArray[np.float32]
+
+    dtype = np.dtype(np.float32)
+    ndim = 2
+    log = False
+
+    @classmethod
+    def of(cls, weight: NDArray[np.floating[Any]]) -> Quantised:
+        """Weights ``[curves, knots]``, quantised; what is not 0 does not become 0."""
+        largest = weight.max(1).astype(np.float32)
+        steps = np.ceil(weight * (255 / np.where(largest > 0, largest, 1))[:, None] - 0.5)
+        steps = np.where(weight > 0, np.maximum(steps, 1), 0)
+        return cls(np.minimum(steps, 255).astype(np.uint8), largest)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of curves and of knots."""
+        return self.steps.shape[0], self.steps.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.steps.nbytes + self.largest.nbytes
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def decode(self, rows: Ints) -> NDArray[np.float32]:
+        """Whole curves of some rows, shape ``[n, knots]``."""
+        return self.steps[rows] * (self.largest[rows] / np.float32(255))[:, None]
+
+    def __getitem__(self, index: Any) -> Any:
+        return _item(self, index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return _whole(self, dtype)
+
+
+def _item(table: Packed | Quantised, index: Any) -> Any:
+    rows, knots = index if isinstance(index, tuple) else (index, slice(None))
+    if isinstance(rows, slice):
+        rows = np.arange(*rows.indices(len(table)))
+    number = rows if isinstance(rows, np.ndarray) and rows.dtype.kind == "i" else np.arange(len(table))[rows]
+    if number.ndim == 0:
+        return table.decode(number[None])[0][knots]
+    if isinstance(knots, np.ndarray) and knots.shape == number.shape and knots.dtype != bool:
+        return table.decode(number)[np.arange(len(number)), knots]
+    return table.decode(number)[:, knots]
+
+
+def _whole(table: Packed | Quantised, dtype: Any) -> NDArray[Any]:
+    out = np.empty(table.shape, table.dtype if dtype is None else dtype)
+    for first in range(0, len(table), _CHUNK):
+        rows = np.arange(first, min(first + _CHUNK, len(table)))
+        out[rows] = table.decode(rows)
+    return out

@@ -34,6 +34,7 @@ from isolayer.grid import Grid
 from isolayer.settings import choice, confidence, count, flag, instance
 
 if TYPE_CHECKING:
+    from isolayer.curves.scorer import Scorer
     from isolayer.nn.context import ContextIsotonicLayer
     from isolayer.nn.isotonic import IsotonicLayer
 
@@ -52,8 +53,7 @@ class Curves:
         grid: Where the knots are; a curve has values at ``grid.knots[1:]``, that is from ``lower`` to ``upper``.
         contexts: Names of the context columns, coarse to fine.
         keys: For each depth, one array of values per context column, shape ``[curves of that depth]``; none at depth 0.
-        values: Calibrated logits at the knots, non-decreasing if ``monotone``, shape ``[curves, knots]``: an array or,
-            where there are very many curves, what reads as one (:class:`isolayer.fitting.packed.Packed`).
+        values: Calibrated logits at the knots, non-decreasing if ``monotone``, ``[curves, knots]``; packed if many.
         variance: Posterior variance of each value, shape ``[curves, knots]``.
         knot_weight: Weight of the rows around each knot, shape ``[curves, knots]``.
         count: Number of rows of each curve, shape ``[curves]``.
@@ -332,6 +332,10 @@ class Curves:
         from isolayer.curves.parquet_io import load_curves
 
         return load_curves(path)
+
+    def scorer(self) -> Scorer:
+        """A plain object that scores one row at a time, in microseconds; see :mod:`isolayer.curves.scorer`."""
+        return cast("Scorer", need("isolayer.curves.scorer").Scorer(self))
 
     def rows_of(self, context: Mapping[str, Any] | Any, rows: int, *, depth: int | None = None) -> Codes:
         """Row of the table that serves each context, shape ``[rows]``: its own, or its deepest ancestor's.

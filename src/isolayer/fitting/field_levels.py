@@ -223,6 +223,8 @@ def as_arrow(name: str, values: Column) -> Any:
         return values.to_arrow()
     try:
         return pa.array(values, from_pandas=True)
+    except OverflowError:  # integers beyond 64 bits are numbers all the same
+        return pa.array([value if value is None else float(value) for value in values], pa.float64(), from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"field {name}: expected values of one type, got {reason}; convert the column") from error

@@ -117,9 +117,7 @@ class ContextIsotonicLayer(nn.Module):
         self.rank, self.projection, self.sparse = rank, projection, flag("sparse", sparse)
         self.sizes = [hash_buckets or size for size in contexts.values()]
         buckets = self.grid.buckets
-        self.tables = nn.ModuleList(
-            _Table(size, units, buckets, rank=rank, sparse=sparse) for size in self._table_sizes()
-        )
+        self.tables = nn.ModuleList(self._table_of(size) for size in self._table_sizes())
         self.project = None if projection is None else nn.Linear(projection, units * (1 + buckets), bias=False)
         if self.project is not None:
             nn.init.zeros_(self.project.weight)
@@ -210,6 +208,10 @@ class ContextIsotonicLayer(nn.Module):
             f"{self.contexts}, mode={self.mode!r}, rank={self.rank}, hash_buckets={self.hash_buckets}, "
             f"projection={self.projection}, sparse={self.sparse}"
         )
+
+    def _table_of(self, size: int) -> nn.Module:
+        """A table of so many ids."""
+        return _Table(size, self.units, self.grid.buckets, rank=self.rank, sparse=self.sparse)
 
     def _table_sizes(self) -> list[int]:
         """Number of ids of each table: one table per feature, or one for all combinations."""

@@ -105,6 +105,19 @@ def test_later_commands_need_none_of_the_columns_again(folder):
     assert '"rows": 6000.0' in run("check", "plain.parquet", "--weight", "", "--json").stdout
 
 
+def test_the_period_grows_with_the_days(folder):
+    for name, day in (("a", 1), ("b", 2), ("c", 9), ("d", 3)):
+        rows = log(day, rows=500).drop_columns(["day"])
+        pq.write_table(rows.append_column("on", pa.array([f"2026-11-{day:02d}"] * 500)), f"{name}.parquet")
+    run("fit", "a.parquet", "--contexts", "device", "--sums", "sums.parquet", "--date", "on")
+    run("update", "sums.parquet", "b.parquet")
+    run("update", "sums.parquet", "c.parquet", "--id", "monday")
+    assert shown("sums.parquet")["period"] == shown("curves.parquet")["period"] == ["2026-11-01", "2026-11-09"]
+    run("update", "sums.parquet", "d.parquet", "--id", "monday", "--replace")
+    run("update", "sums.parquet", "b.parquet", "--remove")
+    assert shown("sums.parquet")["rows"] == 1000
+
+
 def test_several_files_globs_and_gzip_are_one_log(folder):
     tables = [pq.read_table(f"day{day}.parquet") for day in (1, 2)]
     for day, table in enumerate(tables, 1):

@@ -74,7 +74,7 @@ def with_day(
         kept, days = _with_room(kept, days)
         fold = min(set(range(1, MOST_NAMED + 1)) - {one["fold"] for one in days})
         days = [*days, {"name": name, "fold": fold, "weight": 1.0, "files": list(identities)}]
-    total = kept.merge(replace(day, fold=np.full_like(day.fold, fold)))
+    total = kept.merge(_as_fold(day, fold))
     return _remembering(total, [*held, *(identities or [_UNNAMED])], days, sums, day)
 
 
@@ -101,7 +101,7 @@ def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str |
         total = _without_fold(sums, apart[0]["fold"])
         gone = {*identities, *apart[0]["files"]}
     else:
-        total, gone = sums.subtract(day), {*identities}
+        total, gone = sums.subtract(_as_fold(day, 0)), {*identities}
     days = [one for one in _named(sums) if one not in apart[:1]]
     return _remembering(total, [one for one in held if one not in gone], days, sums, None)
 
@@ -118,10 +118,16 @@ def _replaced(sums: Histogram, day: Histogram, identities: dict[str, str], name:
     for identity, called in identities.items():
         if identity in others:
             raise InputError(f"--replace: expected files of one day, got {called}, which another day holds; check it")
-    part = replace(day if old["weight"] == 1 else day.scaled(old["weight"]), fold=np.full_like(day.fold, old["fold"]))
+    part = _as_fold(day if old["weight"] == 1 else day.scaled(old["weight"]), old["fold"])
     total = _without_fold(sums, old["fold"]).merge(part)
     days = [{**one, "files": list(identities)} if one is old else one for one in _named(sums)]
     return _remembering(total, [*others, *identities], days, sums, day)
+
+
+def _as_fold(day: Histogram, fold: int) -> Histogram:
+    """The sums of a day as a fold of others, without its period, in which days differ."""
+    source = {name: value for name, value in day.source.items() if name != "period"}
+    return replace(day, fold=np.full_like(day.fold, fold), source=source)
 
 
 def _with_room(sums: Histogram, days: list[dict[str, Any]]) -> tuple[Histogram, list[dict[str, Any]]]:

@@ -1373,6 +1373,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
         for kind, more in {
             debias.AdditiveTower: {},
             debias.PAL: {},
+            debias.TrustAffine: {},
             debias.PositionAsFeature: {"dim": count()},
             debias.PositionDropout: {"dim": count(), "drop": setting("a number in (0, 1)", "the paper's is 0.15")},
             debias.DualLearning: {
@@ -1686,7 +1687,7 @@ INNER = {
     "Histogram.cells_where",
     "Histogram.only_cells",
     "Histogram.parents",
-    *(f"debias.{model}.observe" for model in ("AdditiveTower", "Naive", "PAL")),
+    *(f"debias.{model}.observe" for model in ("AdditiveTower", "Naive", "PAL", "TrustAffine")),
     *(f"debias.{model}.represent" for model in ("Naive", "PositionAsFeature", "PositionDropout")),
     *(f"simulate.Feed.{name}" for name in ("candidates", "draws", "scores", "show")),
     *(f"simulate.Population.{name}" for name in ("direction", "features_of", "spurious", "visible")),

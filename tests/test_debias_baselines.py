@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from isolayer import metrics
 from isolayer.debias import (
     DROP_RATES,
     PAL,
@@ -13,12 +14,14 @@ from isolayer.debias import (
     Naive,
     PositionAsFeature,
     PositionDropout,
+    TrustAffine,
     post_hoc,
 )
 from isolayer.debias.baselines import product_logit
 from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.rates import parameter_groups
+from isolayer.simulate import debias_feed
 from research.calibrators import PlattCalibrator
 
 CONTEXTS = {"position": 4}
@@ -37,6 +40,7 @@ def makers(tasks=TASKS, decreasing=("skip",)):
         "naive": lambda: Naive(backbone(), **known),
         "additive": lambda: AdditiveTower(backbone(), contexts=CONTEXTS, **known),
         "pal": lambda: PAL(backbone(), contexts=CONTEXTS, **known),
+        "affine": lambda: TrustAffine(backbone(), contexts=CONTEXTS, **known),
         "feature": lambda: PositionAsFeature(backbone(5 + 4), contexts=CONTEXTS, **known),
         "dropout": lambda: PositionDropout(backbone(5 + 4), contexts=CONTEXTS, drop=0.3, **known),
         "ips": lambda: InversePropensity(backbone(), propensity=[1.0, 0.5, 0.25, 0.2], **known),
@@ -311,3 +315,38 @@ def test_every_debiaser_learns_less_of_the_loggers_feature_than_naive():
     shares = {name: spurious_share(model) for name, model in models.items()}
     assert max(shares.values()) < naive / 2, shares
     assert shares["dual"] < 0.08
+
+
+def test_trust_affine_is_affine_in_relevance_between_two_rates_of_each_context():
+    model = TrustAffine(nn.Identity(), width=1, contexts={"position": 3}).double()
+    with torch.no_grad():
+        model.bias.tables[0][:, 0] = torch.tensor([0.0, 2.0, 0.5, -1.0])
+        model.trust.tables[0][:, 0] = torch.tensor([0.0, 1.5, 0.0, -2.0])
+    gamma = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    for position in range(3):
+        context = {"position": torch.full((50,), position)}
+        prob = torch.sigmoid(model.observe(torch.logit(gamma).unsqueeze(1), context))[:, 0]
+        top = torch.sigmoid(model.bias.tables[0][position + 1, 0])
+        bottom = top * torch.sigmoid(model.trust.tables[0][position + 1, 0] - 4)
+        torch.testing.assert_close(prob, bottom + (top - bottom) * gamma)
+
+
+def test_trust_affine_removes_trust_bias_that_the_naive_model_keeps():
+    feed = debias_feed("trust", seed=2)
+    log = feed.log(4000, seed=1)
+    shuffled = feed.log(1500, seed=2, policy=lambda x: np.random.default_rng(0).random(len(x)))
+    features, context = torch.from_numpy(log["features"]), {"position": torch.from_numpy(log["position"]).long()}
+    click, found = torch.from_numpy(log["click"]).float(), {}
+    for kind, options in ((Naive, {}), (TrustAffine, {"contexts": {"position": 10}})):
+        torch.manual_seed(0)
+        model = kind(nn.Sequential(nn.Linear(12, 32), nn.ReLU()), width=32, **options)
+        optimiser = torch.optim.Adam(parameter_groups(model, 1e-2))
+        for _ in range(3):
+            for rows in torch.randperm(len(click)).split(500):
+                outputs = model(features[rows], {"position": context["position"][rows]})
+                optimiser.zero_grad()
+                model.loss(outputs, {"click": click[rows]}).backward()
+                optimiser.step()
+        logit = model.eval().serving()(torch.from_numpy(shuffled["features"]))["click"].numpy()
+        found[kind] = metrics.ndcg(shuffled["grade"], logit, shuffled["session"], k=10)
+    assert found[TrustAffine] > found[Naive] + 0.1

@@ -6,7 +6,7 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
     pap                      predicts positions too, and averages over them          PositionPredictor
     baselines                methods to compare with                                 Naive, AdditiveTower, PAL,
                                                                                      PositionAsFeature, PositionDropout,
-                                                                                     post_hoc
+                                                                                     TrustAffine, post_hoc
     weighting                events weighted by propensity                           InversePropensity, DualLearning
     boosting                 LightGBM and XGBoost through learned curves             BoostedRanker
     propensity               examination by regression EM                            em_propensity
@@ -31,6 +31,7 @@ from isolayer.debias.baselines import (
     Naive,
     PositionAsFeature,
     PositionDropout,
+    TrustAffine,
     post_hoc,
 )
 from isolayer.debias.boosting import BoostedRanker
@@ -68,6 +69,7 @@ __all__ = [
     "PositionPredictor",
     "Serving",
     "ShallowHead",
+    "TrustAffine",
     "after_training",
     "distill",
     "em_propensity",

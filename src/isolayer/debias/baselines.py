@@ -3,6 +3,7 @@ r"""Other ways to remove position bias, with the interface of `DualHead`, to com
     Naive               relevance is the label
     AdditiveTower       logit P = r + b(context)
     PAL                 P = e(context) sigma(r)
+    TrustAffine         P = bottom(context) + (top(context) - bottom(context)) sigma(r)
     PositionAsFeature   the backbone reads the context; one fixed context at serving
     PositionDropout     the same, with the context hidden at random in training and always at serving
     post_hoc            Platt scaling or isotonic regression of a trained model; its ranking does not change
@@ -38,6 +39,7 @@ from isolayer.nn.inputs import context_sizes, module
 from isolayer.settings import choice, count, instance, number
 
 DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
+_TRUST_START = -4.0  # logit of the rate of irrelevant items over that of relevant ones, before training
 Mask = Mapping[str, Tensor] | None
 Column = NDArray[Any]
 
@@ -172,6 +174,38 @@ class PAL(_BiasTower):
     def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """The logit of the product of both probabilities."""
         return product_logit(self.bias(context), relevance) * self.sign
+
+
+class TrustAffine(_BiasTower):
+    r"""Trust bias as an affine map of relevance, :math:`P = \beta + \alpha\,\sigma(r)` (Agarwal et al. 2019).
+
+    In each context :math:`\alpha + \beta` is the label rate of relevant items and the smaller :math:`\beta` that of
+    irrelevant ones, which users who trust the ranking click as well. At :math:`\beta = 0` it is `PAL`. For a decreasing
+    task this is the probability of the opposite event.
+
+    >>> model = TrustAffine(nn.Identity(), width=2, contexts={"position": 10})
+    >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
+    torch.Size([1])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        width: int,
+        contexts: Mapping[str, int],
+        tasks: Sequence[str] = ("click",),
+        decreasing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(backbone, width=width, contexts=contexts, tasks=tasks, decreasing=decreasing)
+        self.trust = ContextTables(contexts, len(self.tasks))
+
+    def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+        """The logit of the affine map, with the irrelevant rate a share of the relevant one."""
+        # Starts next to PAL: from a larger share it explains the clicks that relevance should, and ranks far worse.
+        share = torch.sigmoid(self.trust(context) + _TRUST_START)
+        seen = share + (1 - share) * torch.sigmoid(relevance)
+        return product_logit(self.bias(context), torch.logit(seen, eps=1e-6)) * self.sign
 
 
 def product_logit(one: Tensor, two: Tensor) -> Tensor:

@@ -660,7 +660,6 @@ def test_what_cannot_use_fields_says_so(fitted):
     for use in (
         lambda: check(curves, sums),
         lambda: curves.compare(curves),
-        lambda: curves.to_layer(),
         lambda: model.report("nowhere.html"),
     ):
         with pytest.raises(InputError, match="expected curves without fields, got terms of"):

@@ -17,6 +17,8 @@ from isolayer.curves.export.dialects import DIALECTS
 from isolayer.curves.export.onnx import predict, session, to_onnx
 from isolayer.curves.export.sql import to_sql
 from isolayer.errors import InputError
+from isolayer.fitting.field_refit import RowSums, refit
+from isolayer.fitting.fields import data_of
 from isolayer.fitting.terms import LAST_GRID
 from isolayer.nn.field_curves import FieldCurves, levels_of
 
@@ -131,3 +133,78 @@ def test_weekdays_are_the_same_in_the_engine():
     found = duckdb.sql(f"SELECT * FROM ({to_sql(curves, 'duckdb', table='asked', keep=['id'])}) ORDER BY id").df()
     np.testing.assert_allclose(found["calibrated_prob"], curves.predict_proba(asked["score"], asked), atol=TIGHT)
     assert found["calibrated_prob"][label == 1].min() > found["calibrated_prob"][label == 0].max()
+
+
+def exactly_fitted():
+    """Curves whose terms are at the minimum of the penalised loss, and their rows."""
+    frame, label, _ = log_of(3000)
+    model = IsotonicCalibrator(fields=("device", "age", "hour"), interactions=[("device", "hour")])
+    curves = model.fit(frame, label, score="score").curves_
+    terms = replace(curves.terms, last=None)
+    base, columns = (
+        curves.evaluate(np.zeros(3000, int), frame["score"].to_numpy()),
+        {n: frame[n] for n in curves.fields},
+    )
+    data = data_of(terms, base, label.astype(float), columns, np.ones(3000), 1.0)
+    terms = refit(terms, RowSums(data, terms), most=1000, still=1e-10).terms
+    return replace(curves, terms=terms), frame, label
+
+
+def test_training_the_layer_stays_where_the_solver_ended():
+    curves, frame, label = exactly_fitted()
+    module = FieldCurves(curves, trainable=True)
+    assert sum(value.requires_grad for value in module.parameters()) == len(curves.terms.terms) + 1
+    score, levels = torch.tensor(frame["score"].to_numpy()), levels_of(curves, frame)
+    np.testing.assert_allclose(module(score, levels).detach(), curves.decision_function(score, frame), atol=TIGHT)
+
+    def objective():
+        target = torch.tensor(label, dtype=torch.float64)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(module(score, levels), target, reduction="sum")
+        return loss + module.penalty()
+
+    objective().backward()
+    assert max(float(value.grad.abs().max()) for value in module.parameters()) < 1e-4  # of 3,000 rows
+    before = [value.detach().clone() for value in module.parameters()]
+    optimiser = torch.optim.SGD(module.parameters(), lr=1e-4)
+    for _ in range(20):
+        optimiser.zero_grad()
+        objective().backward()
+        optimiser.step()
+    for one, two in zip(before, module.parameters(), strict=True):
+        torch.testing.assert_close(one, two.detach(), atol=1e-7, rtol=0)
+
+
+def test_the_layer_comes_back_to_the_minimum_and_goes_back_into_curves():
+    curves, frame, label = exactly_fitted()
+    module = FieldCurves(curves, trainable=True)
+    score, levels, target = (
+        torch.tensor(frame["score"].to_numpy()),
+        levels_of(curves, frame),
+        torch.tensor(label).double(),
+    )
+    with torch.no_grad():
+        for value in module.parameters():
+            value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=value.dtype)
+    optimiser = torch.optim.LBFGS(module.parameters(), max_iter=300, tolerance_change=0, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimiser.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(module(score, levels), target, reduction="sum")
+        total = loss + module.penalty()
+        total.backward()
+        return total
+
+    optimiser.step(closure)
+    trained = module.to_curves()
+    np.testing.assert_allclose(
+        trained.decision_function(frame["score"], frame), curves.decision_function(frame["score"], frame), atol=1e-3
+    )
+
+
+def test_curves_with_fields_become_a_layer_that_can_be_trained(case):
+    curves, _ = case
+    layer = curves.to_layer()
+    assert isinstance(layer, FieldCurves)
+    assert layer.shared.requires_grad
+    frozen = replace(curves, terms=curves.terms.freeze())
+    assert [name for name, _ in FieldCurves(frozen, trainable=True).named_parameters()] == ["shared"]

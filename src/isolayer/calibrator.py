@@ -213,8 +213,9 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
     ) -> Self:
         """Fit the curves of a table in the engine that holds it: only the histogram leaves it.
 
-        The same curves as :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans. The terms of fields
-        are fitted to rows: to all up to a million, beyond that to a sample (see :mod:`isolayer.tables.field_rows`).
+        The same curves as :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans. With fields, a sample
+        of at most about 300,000 rows leaves the engine to choose the terms, none with a ``structure``; sums over all
+        rows fit them (see :mod:`isolayer.tables.field_fit`). ``scans_`` says how often the table was scanned.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -226,6 +227,7 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
         """
         self._check_settings()
         from isolayer.tables.histogram_query import ColumnSpec, histogram_of
+        from isolayer.tables.sources import Scans
 
         if self.half_life is not None and not isinstance(self.half_life, tuple):
             raise InputError(
@@ -243,25 +245,30 @@ class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstim
             half_life=self.half_life,
             weight_kind=self.weight_kind,
         )
-        histogram, self.dropped_rows_ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
-        if histogram.rows == 0:
-            raise InputError("table: expected at least one row that weighs something, got no rows; check what made it")
-        refuse_one_class(histogram)
-        self._fit_sums(histogram).score_name_ = score
-        if len(self.fields):
-            self._fit_table_fields(table, spec)
+        with Scans() as scans:
+            histogram, self.dropped_rows_ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
+            if histogram.rows == 0:
+                rule = "expected at least one row that weighs something"
+                raise InputError(f"table: {rule}, got no rows; check what made it")
+            refuse_one_class(histogram)
+            self._fit_sums(histogram).score_name_ = score
+            if len(self.fields):
+                self._fit_table_fields(table, spec)
+        self.scans_ = scans.count
         return self
 
     def _fit_table_fields(self, table: Any, spec: Any) -> None:
         """Add the terms of the fields of a table to the curves."""
-        from isolayer.tables.field_rows import field_columns, labelled_rows
+        from isolayer.tables.field_fit import fit_table_fields
+        from isolayer.tables.field_rows import field_columns
 
         self.fields_ = self._correcting(field_columns(table, spec, self.fields))
         if self.structure is not None:
             self.fields_ = self._structured_fields(self.structure)
         if self.fields_:
-            rows, _ = labelled_rows(table, spec, self.fields_)
-            self._add_terms(rows)
+            structure = None if self.structure is None else self.structure.terms
+            asked: dict[str, Any] = {"interactions": self.interactions, "structure": structure}
+            self.curves_: Curves = fit_table_fields(self.curves_, table, spec, self.fields_, **asked).curves
 
     def apply_table(self, table: Any, score: str | None = None, *, prob: str = "calibrated_prob") -> Any:
         """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`.

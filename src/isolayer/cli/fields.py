@@ -44,8 +44,7 @@ def field_options(
 
 def with_terms(curves: Curves, table: Any, sums: Histogram, fields: tuple[str, ...], missing: str) -> Curves:
     """The curves with terms of fields, fitted to the rows of a table; the clearest segments are printed."""
-    from isolayer.curves.fielded import with_fields
-    from isolayer.tables.field_rows import labelled_rows
+    from isolayer.tables.field_fit import fit_table_fields
     from isolayer.tables.histogram_query import ColumnSpec
 
     told = sums.source
@@ -60,10 +59,9 @@ def with_terms(curves: Curves, table: Any, sums: Histogram, fields: tuple[str, .
         negative_rate=told["negative_rate"],
         weight_kind=told["weight_kind"],
     )
-    rows, total = labelled_rows(table, spec, fields)
-    if len(rows.logit) < 0.9 * total:
-        note(f"fields: fitted to a sample of {len(rows.logit):,} of {total:,} rows")
-    fitted = with_fields(curves, rows, fields)
+    fitted, scans, sample = fit_table_fields(curves, table, spec, fields)
+    if sample < 0.9 * sums.rows:
+        note(f"fields: chosen on a sample of {sample:,} of {sums.rows:,} rows, fitted to all in {scans} scans")
     for segment in fitted.terms.segments(_SHOWN) if fitted.terms else []:
         note(f"off: {segment}")
     return fitted

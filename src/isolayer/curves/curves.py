@@ -36,6 +36,7 @@ from isolayer.settings import choice, confidence, count, flag, instance
 if TYPE_CHECKING:
     from isolayer.curves.scorer import Scorer
     from isolayer.nn.context import ContextIsotonicLayer
+    from isolayer.nn.field_curves import FieldCurves
     from isolayer.nn.isotonic import IsotonicLayer
 
 Kind = Literal["calibration", "bias"]
@@ -298,9 +299,9 @@ class Curves:
         """Write an ONNX model, compared before it is kept; see :func:`isolayer.curves.export.onnx.to_onnx`."""
         need("isolayer.curves.export.onnx").to_onnx(self, path)
 
-    def to_layer(self) -> IsotonicLayer | ContextIsotonicLayer:
+    def to_layer(self) -> IsotonicLayer | ContextIsotonicLayer | FieldCurves:
         """A layer in double precision that does the same; see :func:`isolayer.nn.convert.to_layer`."""
-        return cast("IsotonicLayer | ContextIsotonicLayer", offered("to_layer")(self))
+        return cast("IsotonicLayer | ContextIsotonicLayer | FieldCurves", offered("to_layer")(self))
 
     @classmethod
     def from_layer(

@@ -25,9 +25,9 @@ Levels = NDArray[np.intp]
 _HYPER = 0.1  # weight of the hyperprior, in observations of a strength
 _OFFSET, _TILT, _LINK = 1 / 0.5**2, 1 / 0.3**2, 10.0  # strengths to start from, and the hyperprior's means
 _CELL = 1 / 0.3**2  # of the offsets of an interaction
-_LEAST, _MOST = 1e-4, 1e6  # below, no penalty; above, a hard constraint
+LEAST, _MOST = 1e-4, 1e6  # below, no penalty; above, a hard constraint
 _LONGEST = 2.0  # of a Newton step
-_LEAST_WEIGHT = 1e-4  # of p (1 - p), so that a row far out still counts
+LEAST_WEIGHT = 1e-4  # of p (1 - p), so that a row far out still counts
 _CHUNK = 1 << 15  # rows summed together, so that what is computed of them stays in cache
 
 
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
     def residual(self, logit: Floats) -> tuple[Floats, Floats]:
         """Weighted residuals and Newton weights at some logits."""
         prob = 1 / (1 + np.exp(-np.clip(logit, -40, 40)))
-        return self.weight * (self.label - prob), self.weight * np.maximum(prob * (1 - prob), _LEAST_WEIGHT)
+        return self.weight * (self.label - prob), self.weight * np.maximum(prob * (1 - prob), LEAST_WEIGHT)
 
 
 class Sums(NamedTuple):
@@ -232,13 +232,13 @@ class Block:
         """Strengths under which the values at hand are more probable (Wood and Fasiolo 2017), with a hyperprior."""
         wanted = (self.strengths * np.maximum(learned, 0) + _HYPER) / (energy + _HYPER / self.centres)
         ratio = np.clip(wanted / self.strengths, 0.2, 5.0)
-        self.strengths = np.clip(self.strengths * ratio, _LEAST, _MOST)
+        self.strengths = np.clip(self.strengths * ratio, LEAST, _MOST)
 
 
 def shared_block(rows: int) -> Block:
     """The offset and tilt that all rows share, as a block of one level; hardly drawn to 0."""
     block = Block.of(np.zeros(rows, np.intp), 1, tilts=True)
-    block.strengths, block.fixed, block.centred = np.full(2, _LEAST), True, False
+    block.strengths, block.fixed, block.centred = np.full(2, LEAST), True, False
     return block
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from isolayer.fitting.backfitting import Block, shared_block
 from isolayer.fitting.field_data import Data, Tally
-from isolayer.fitting.field_solver import MOST_SCANS, Scan, solve
+from isolayer.fitting.field_solver import MOST_SCANS, STILL, Scan, solve
 from isolayer.fitting.terms import Term, Terms
 
 Floats = NDArray[np.float64]
@@ -64,7 +64,9 @@ class RowSums:
         return [self._data.tally(block.level, len(block.values)) for block in self.blocks[1:]]
 
 
-def refit(terms: Terms, source: SumSource, *, share: float = 1.0, most: int = MOST_SCANS) -> Refit:
+def refit(
+    terms: Terms, source: SumSource, *, share: float = 1.0, most: int = MOST_SCANS, still: float = STILL
+) -> Refit:
     """The same terms with the values of other rows; frozen ones keep theirs.
 
     Args:
@@ -72,8 +74,9 @@ def refit(terms: Terms, source: SumSource, *, share: float = 1.0, most: int = MO
         source: Sums of the rows, by the blocks of these terms.
         share: How much of the values to keep.
         most: Number of scans at most.
+        still: Largest move that a block alone may still want to make, in logits.
     """
-    solved = solve(source.blocks, source.scan, most=most)
+    solved = solve(source.blocks, source.scan, most=most, still=still)
     free, moved = (term for term in terms.terms if not term.frozen), list[Term]()
     for term, values, block, tally in zip(free, solved.values[1:], source.blocks[1:], source.tallies(), strict=True):
         own = replace(term, values=values, covariance=block.covariance, strengths=block.strengths)

@@ -21,7 +21,7 @@ from isolayer.fitting.backfitting import Block, Sums
 
 Floats = NDArray[np.float64]
 
-STILL = 1e-3  # logits; where no block alone would move a value further, the values stay
+STILL = 2e-3  # logits; where no block alone would move a value further, the values stay
 MOST_SCANS = 60
 _REMEMBERED = 30  # earlier steps that curvature is read from
 _SUFFICIENT = 1e-4  # share of the promised decrease that a step has to bring

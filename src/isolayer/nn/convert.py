@@ -20,6 +20,7 @@ from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.context_ids import CURVE
+from isolayer.nn.field_curves import FieldCurves
 from isolayer.nn.functional import knot_slopes
 from isolayer.nn.isotonic import Constraint, IsotonicLayer
 from isolayer.settings import count, instance, mapping, shown
@@ -28,12 +29,13 @@ _MOST_CURVES = 1 << 20
 Layer = IsotonicLayer | ContextIsotonicLayer
 
 
-def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> Layer:
+def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> Layer | FieldCurves:
     """A layer that maps raw logits to the same calibrated logits as the curves, and can be trained further.
 
     Without contexts it is an `IsotonicLayer`. Otherwise it is a `ContextIsotonicLayer` with the one context feature
     ``"curve"``, whose ids are rows of the table: pass ``{"curve": curves.rows_of(context, n)}``, where unseen contexts
-    have the row of their ancestor. Id -1 is the global curve.
+    have the row of their ancestor. Id -1 is the global curve. With fields it is a `FieldCurves`, whose terms can be
+    trained and whose base curves are fixed.
 
     Args:
         curves: The curves. Their scale is not part of the layer: it reads logits.
@@ -42,7 +44,8 @@ def to_layer(curves: Curves, *, dtype: torch.dtype = torch.float64) -> Layer:
     >>> to_layer(Curves.identity(Grid()))(torch.tensor([0.25], dtype=torch.float64)).detach()
     tensor([[0.2500]], dtype=torch.float64)
     """
-    curves.refuse_terms("to_layer")
+    if curves.terms is not None:
+        return FieldCurves(curves, trainable=True, dtype=dtype)
     values = torch.tensor(np.asarray(curves.values)).unsqueeze(1)  # [rows, units, buckets]
     constraint: Constraint = "relu" if curves.monotone else None
     if not curves.contexts:

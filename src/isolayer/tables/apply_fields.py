@@ -42,12 +42,18 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
     backend = backend_of(table)
     if table.op().find(ops.InMemoryTable):  # a statement in text cannot name what has no name
         table = resident(backend, table.to_pyarrow())
-    dialect = _BACKENDS.get(backend.name, backend.name)
-    if dialect not in DIALECTS:
-        raise InputError(f"table: expected an engine among {', '.join(DIALECTS)}, got {backend.name}; export the SQL")
+    dialect = dialect_of(backend)
     statement = to_sql(curves, dialect, table=ROWS, score=score, prob=prob, keep=list(table.columns))
     schema = ibis.schema({**table.schema(), prob: "float64"})
     return ops.SQLStringView(parent=table.alias(ROWS), query=statement, schema=schema).to_expr()
+
+
+def dialect_of(backend: Any) -> str:
+    """The dialect that an Ibis backend speaks, if it is one that statements are written in."""
+    dialect = _BACKENDS.get(backend.name, backend.name)
+    if dialect not in DIALECTS:
+        raise InputError(f"table: expected an engine among {', '.join(DIALECTS)}, got {backend.name}; export the SQL")
+    return str(dialect)
 
 
 def _check(curves: Curves, columns: list[str], score: str, prob: str) -> None:

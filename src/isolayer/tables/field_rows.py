@@ -1,26 +1,28 @@
 """Rows with their fields, out of the engine that holds them: all of them, or a sample where they are very many.
 
-Base curves need sums only, which :mod:`isolayer.tables.histogram_query` makes of all rows. The terms of fields are
-fitted to rows: two more scans, one that counts and one that samples, and at most ``MOST_ROWS`` rows leave the engine.
+Base curves need sums only, which :mod:`isolayer.tables.histogram_query` makes of all rows. Which terms fields have is
+chosen on rows: two more scans, one that counts and one that samples, and at most about ``MOST_ROWS`` rows leave the
+engine. The values of the terms come from sums over all rows again, see :mod:`isolayer.tables.field_fit`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ibis
 import numpy as np
 import pyarrow as pa
 
+from isolayer.curves.export.sql_sums import RowColumns
 from isolayer.curves.fielded import LabelledRows, field_names
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import LEAST_WEIGHT, MOST_WEIGHT
-from isolayer.tables.histogram_query import ColumnSpec, logit_expression
+from isolayer.tables.histogram_query import ColumnSpec, latest, logit_expression, weight_expression
 from isolayer.tables.sources import Table, Value, as_table, collect, double, is_relation, unbound, within
 
-MOST_ROWS = 1_000_000
-_OWN = "isolayer_"  # what our columns are called, beside those of the table
+MOST_ROWS = 300_000
+ROW_COLUMNS = RowColumns(*(f"isolayer_{name}" for name in RowColumns._fields))  # beside those of the table
 
 
 def field_columns(source: Any, spec: ColumnSpec, fields: Sequence[str] | str) -> tuple[str, ...]:
@@ -54,38 +56,55 @@ def labelled_rows(
     >>> rows.logit.tolist(), rows.columns["hour"].to_pylist(), total
     ([0.1], [2], 2)
     """
-    if spec.half_life is not None:
-        raise InputError(f"half_life: expected None with fields in a table, got {spec.half_life}; use fit")
     total = int(collect(source, lambda table: table.aggregate(rows=table.count()))["rows"][0].as_py())
-    found = collect(source, lambda table: _usable(_sampled(table, total, most), spec, fields))
+    usable = Usable(spec, fields, latest(source, spec))
+    found = collect(source, lambda table: usable(_sampled(table, total, most)))
     columns = {name: found[name] for name in dict.fromkeys([*spec.contexts, *fields])}
-    own = {name: found[f"{_OWN}{name}"].cast(pa.float64()) for name in ("logit", "label", "weight", "rate")}
-    numbers = {name: np.array(values.to_numpy()) for name, values in own.items()}
-    weight = None if spec.weight is None else numbers["weight"]
-    if weight is not None and spec.weight_kind == "importance":
+    numbers = [np.array(found[name].cast(pa.float64()).to_numpy()) for name in ROW_COLUMNS]
+    logit, label, weight, rate = numbers
+    if spec.weight_kind == "importance" and usable.weighted:
         weight = weight * (weight.sum() / (weight**2).sum())
-    return LabelledRows(numbers["logit"], numbers["label"], columns, weight, numbers["rate"]), total
+    return LabelledRows(logit, label, columns, weight if usable.weighted else None, rate), total
 
 
 def _sampled(table: Table, total: int, most: int) -> Table:
     return table if total <= most else table.sample(most / total, seed=0)
 
 
-def _usable(table: Table, spec: ColumnSpec, fields: Sequence[str]) -> Table:
-    """Columns of rows that can be used."""
-    good, logit = logit_expression(table[spec.score], spec.scale)
-    label, weight, rate = table[spec.label].cast("float64"), _number(table, spec.weight), _rate(table, spec)
-    good &= within(label, 0, 1) & within(weight, LEAST_WEIGHT, MOST_WEIGHT) & (rate > double(0))
-    if spec.missing == "error":
-        for name in spec.contexts:
-            good &= table[name].notnull()
-    own = {"logit": logit, "label": label, "weight": weight, "rate": rate}
-    named = {f"{_OWN}{name}": value for name, value in own.items()}
-    return table.filter(good).select(*dict.fromkeys([*spec.contexts, *fields]), **named)
+class Usable(NamedTuple):
+    """The rows of a table that can be used: contexts, fields, and ``ROW_COLUMNS``.
 
+    Args:
+        spec: What the columns of the table mean.
+        fields: Names of the field columns.
+        newest: The newest time, if old rows are forgotten.
+        factor: What every weight is multiplied by.
+    """
 
-def _number(table: Table, name: str | None) -> Value:
-    return ibis.literal(1.0, "float64") if name is None else table[name].cast("float64")
+    spec: ColumnSpec
+    fields: Sequence[str]
+    newest: float | None = None
+    factor: float = 1.0
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows may weigh other than 1."""
+        return self.spec.weight is not None or self.spec.half_life is not None
+
+    def __call__(self, table: Table) -> Table:
+        """Columns of the rows of a table that can be used."""
+        spec = self.spec
+        good, logit = logit_expression(table[spec.score], spec.scale)
+        label, rate = table[spec.label].cast("float64"), _rate(table, spec)
+        weight = weight_expression(table, spec, self.newest)
+        weight = ibis.literal(1.0, "float64") if weight is None else weight
+        good &= within(label, 0, 1) & within(weight, LEAST_WEIGHT, MOST_WEIGHT) & (rate > double(0))
+        if spec.missing == "error":
+            for name in spec.contexts:
+                good &= table[name].notnull()
+        weight = weight if self.factor == 1 else weight * double(self.factor)
+        own = dict(zip(ROW_COLUMNS, (logit, label, weight, rate), strict=True))
+        return table.filter(good).select(*dict.fromkeys([*spec.contexts, *self.fields]), **own)
 
 
 def _rate(table: Table, spec: ColumnSpec) -> Value:

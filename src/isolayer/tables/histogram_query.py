@@ -182,7 +182,7 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
     """
     _check_columns(table, spec)
     _, logit = _logit(table, spec)
-    label, weight = table[spec.label].cast("float64"), _weight(table, spec, newest)
+    label, weight = table[spec.label].cast("float64"), weight_expression(table, spec, newest)
     keys = {context_column(place): table[name] for place, name in enumerate(spec.contexts)}
     if isinstance(spec.negative_rate, str):
         keys["negative_rate"] = table[spec.negative_rate].cast("float64")
@@ -274,7 +274,7 @@ def _check_columns(table: Table, spec: ColumnSpec) -> None:
 
 def _scores(table: Table, spec: ColumnSpec, newest: float | None) -> Scores:
     _check_columns(table, spec)
-    weight = _weight(table, spec, newest)
+    weight = weight_expression(table, spec, newest)
     good = ibis.and_(*(rule for _, rule in _rules(table, spec, weight)))
     return Scores(good, _logit(table, spec)[1], weight)
 
@@ -287,7 +287,7 @@ def _plain_weight(table: Table, spec: ColumnSpec) -> Value | None:
     return None if spec.weight is None else table[spec.weight].cast("float64")
 
 
-def _weight(table: Table, spec: ColumnSpec, newest: float | None) -> Value | None:
+def weight_expression(table: Table, spec: ColumnSpec, newest: float | None) -> Value | None:
     """Weight of each row, with its age taken in; None when every row weighs 1."""
     weight = _plain_weight(table, spec)
     if spec.half_life is not None and newest is not None:

@@ -35,9 +35,10 @@ _CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 class _PerThread(threading.local):
-    """The embedded DuckDB of a thread."""
+    """The embedded DuckDB of a thread, and who counts its scans."""
 
     backend: Any = None
+    scans: Scans | None = None
 
 
 _embedded = _PerThread()
@@ -148,12 +149,41 @@ def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:
     return Counter(name for (name,) in ask("SELECT name FROM parquet_schema(?)", [literal]).fetchall())
 
 
+class Scans:
+    """Counts the questions that are asked of sources while it is entered: each is one scan of a table.
+
+    >>> with Scans() as scans:
+    ...     answer = collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum()))
+    >>> scans.count
+    1
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Scans:
+        self._outer, _embedded.scans = _embedded.scans, self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _embedded.scans = self._outer
+        if self._outer is not None:
+            self._outer.count += self.count
+
+
+def note_scan() -> None:
+    """Count one scan."""
+    if _embedded.scans is not None:
+        _embedded.scans.count += 1
+
+
 def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
     """Run an expression over a source in its own engine, and fetch the answer.
 
     >>> collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
     [{'total': 3}]
     """
+    note_scan()
     if is_relation(source):
         return relation_query(source, ask(unbound(source))).to_arrow_table()
     expression = ask(as_table(source))

@@ -13,7 +13,7 @@ compare a string with a number, the statement asks for the type of the column an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,17 +60,38 @@ def to_sql(
     >>> to_sql(Curves.identity(Grid()), "postgres", table="logs").splitlines()[-1]
     'INNER JOIN isolayer_cells AS c ON c.cell = r.isolayer_cell'
     """
+    statement = statement_of(curves, dialect, table=table, score=score, prob=prob, keep=keep)
+    return f"{written(statement.parts(table, score))}\n{statement.answer(prob)}"
+
+
+def statement_of(
+    curves: Curves,
+    dialect: str,
+    *,
+    table: str,
+    score: str,
+    prob: str,
+    keep: Sequence[str] = (),
+    term_parts: type[TermParts] = TermParts,
+) -> _Statement:
+    """The parts of a statement, its names checked; arguments as in :func:`to_sql`."""
     choice("dialect", dialect, list(DIALECTS))
     text("table", table, advice="write it as in a FROM clause")
     for name, column in {"score": score, "prob": prob}.items():
         text(name, column, advice="name a column")
-    walk = levels(curves)
     columns = list(dict.fromkeys([*keep, score, *curves.contexts, *curves.fields]))
     _check_names(columns, prob, dialect)
     own = own_prefix([*columns, prob], table)
-    statement = _Statement(curves, walk, DIALECTS[dialect], own, columns)
-    parts = ",\n".join(f"{name} AS ({body})" for name, body in statement.parts(table, score).items())
-    return f"WITH {parts}\n{statement.answer(prob)}"
+    return _Statement(curves, levels(curves), DIALECTS[dialect], own, columns, term_parts)
+
+
+def written(parts: Mapping[str, str]) -> str:
+    """Common table expressions as the beginning of a statement.
+
+    >>> written({"one": "SELECT 1"})
+    'WITH one AS (SELECT 1)'
+    """
+    return "WITH " + ",\n".join(f"{name} AS ({body})" for name, body in parts.items())
 
 
 def cells_of(values: Floats, pack: int) -> tuple[Floats, Floats]:
@@ -128,6 +149,7 @@ class _Statement(NamedTuple):
     dialect: Dialect
     own: str
     columns: list[str]
+    term_parts: type[TermParts] = TermParts
 
     def grid(self, last: str = "") -> Grid:
         """The grid of the base curves, or of the last curve."""
@@ -160,7 +182,7 @@ class _Statement(NamedTuple):
     @property
     def terms(self) -> TermParts | None:
         """The parts of the terms, if there are any."""
-        return None if self.curves.terms is None else TermParts(self.curves.terms, self.dialect, self.own)
+        return None if self.curves.terms is None else self.term_parts(self.curves.terms, self.dialect, self.own)
 
     def cells(self, values: Floats, last: str = "") -> str:
         start, rise = cells_of(values, self.pack(last))

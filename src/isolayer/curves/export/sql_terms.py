@@ -134,22 +134,30 @@ class TermParts(NamedTuple):
         """Sums of all terms."""
         own, joins, sums = self.own, "", {"a": [f"r.{self.own}_a"], "b": [f"r.{self.own}_b"]}
         for j, term in self._joined:
-            cell = f"r.{self._name(term.views[0])}"
-            for view in term.views[1:]:
-                cell = f"({cell}) * {view.size} + r.{self._name(view)}"
-            joins += f"\n  LEFT JOIN {own}_term_{j} AS t{j} ON t{j}.cell = {cell}"
+            joins += f"\n  LEFT JOIN {own}_term_{j} AS t{j} ON t{j}.cell = {self.cell(term)}"
             for name in "ab"[: term.values.shape[1]]:
                 sums[name].append(f"COALESCE(t{j}.{name}, 0E0)")
         columns = [f"{' + '.join(sums[name])} AS {own}_{long}" for name, long in (("a", "offset"), ("b", "tilt"))]
         return f"SELECT\n    {_list(['r.*', *columns])}\n  FROM {own}_worded AS r{joins}"
 
+    def cell(self, term: Term) -> str:
+        """The combined level of a row in a term that has a join of its own; NULL where a field has none."""
+        cell = f"r.{self._name(term.views[0])}"
+        for view in term.views[1:]:
+            cell = f"({cell}) * {view.size} + r.{self._name(view)}"
+        return cell
+
+    @property
+    def place(self) -> str:
+        """Place of the base logit in the range of the tilts, in [-1/2, 1/2]."""
+        place = f"({self.own}_base - {double(self.terms.lower)}) * {double(1 / self.terms.width)}"
+        return f"(LEAST(GREATEST({place}, 0E0), 1E0) - 0.5E0)"
+
     def _sum(self) -> str:
         """The corrected logit: the slope of all terms together is clamped at zero."""
-        terms, base = self.terms, f"{self.own}_base"
-        place = f"({base} - {double(terms.lower)}) * {double(1 / terms.width)}"
-        place = f"(LEAST(GREATEST({place}, 0E0), 1E0) - 0.5E0)"
-        tilt = f"GREATEST({self.own}_tilt, {double(-terms.width)})"
-        return self._select([f"{base} + {self.own}_offset + {tilt} * {place} AS {self.own}_sum"], f"{self.own}_joined")
+        tilt = f"GREATEST({self.own}_tilt, {double(-self.terms.width)})"
+        corrected = f"{self.own}_base + {self.own}_offset + {tilt} * {self.place}"
+        return self._select([f"{corrected} AS {self.own}_sum"], f"{self.own}_joined")
 
     def _select(self, columns: list[str], source: str) -> str:
         return f"SELECT\n    {_list(['*', *columns])}\n  FROM {source}"

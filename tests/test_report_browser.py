@@ -433,3 +433,62 @@ def test_values_that_look_like_markup_stay_text(browser, tmp_path):
     opened.context.close()
     assert opened.complaints == []
     assert opened.requests == [path.as_uri()]
+
+
+def test_a_link_opens_the_same_view(browser, small):
+    """What was searched, sorted and drawn is in the address, and only there."""
+    opened = Opened(browser, small, permissions=["clipboard-read", "clipboard-write"])
+    page = opened.page
+    page.fill("#context-search", "a")
+    page.click("#contexts thead button[data-key=weight]")
+    page.locator("#contexts tbody button").first.click()
+    page.wait_for_timeout(300)
+    shown = page.locator(".chips button").all_inner_texts()
+    page.click("#copy-link")
+    page.wait_for_function("document.querySelector('.share [role=status]').textContent !== ''")
+    link, rows = page.evaluate("location.href"), opened.first_column()
+    assert link.startswith(f"{small.as_uri()}#view=")
+    opened.context.close()
+    again = browser.new_page()
+    again.goto(link)
+    again.wait_for_selector("html[data-ready=yes]")
+    assert again.locator("#contexts tbody th").all_inner_texts() == rows
+    assert again.locator("#context-search").input_value() == "a"
+    assert again.locator(".chips button").all_inner_texts() == shown
+    again.close()
+
+
+@pytest.mark.parametrize("view", ["%7B", "null", "[]", '{"table":{"table":99},"curves":[{"curve":-5,"row":9999}]}'])
+def test_a_link_that_makes_no_sense_opens_the_page_as_it_is(browser, small, view):
+    page = browser.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(f"{small.as_uri()}#view={view}")
+    page.wait_for_selector("html[data-ready=yes]")
+    assert page.locator("#contexts tbody tr").count() > 0
+    assert problems == []
+    page.close()
+
+
+def test_every_figure_is_explained_in_one_sentence(opened):
+    page = opened.page
+    figures = page.locator("figure, .card").count()
+    assert page.locator(".why").count() == figures
+    first = page.locator(".why").first
+    assert not first.locator("p").is_visible()
+    first.locator("summary").click()
+    assert first.locator("p").inner_text().count(".") == 1
+    assert first.locator("p").is_visible()
+
+
+@pytest.mark.parametrize(("chart", "says"), [("reliability", "rows"), ("density", "rows"), ("daily", "rows")])
+def test_near_a_line_or_a_bar_the_tooltip_shows_counts(opened, chart, says):
+    """Ten pixels from a mark, and not only on it."""
+    page = opened.page
+    area = page.locator(f"#{chart}")
+    area.scroll_into_view_if_needed()
+    mark = area.locator("svg [opacity='0'] , svg path[opacity='0']").nth(3)
+    box = mark.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2 - min(9, box["width"] / 2 - 1), box["y"] + box["height"] / 2)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert says in page.locator("#vg-tooltip-element").inner_text()

@@ -22,6 +22,7 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Scale
 from isolayer.curves.fielded import LabelledRows, field_names, with_fields, with_updated_fields
 from isolayer.curves.fit_checks import refuse_beyond_grid, refuse_worse_than_constant, warn_of_probs
+from isolayer.curves.notebook import CalibratorForm
 from isolayer.errors import InputError, offered
 from isolayer.fitting.categories import context_names
 from isolayer.fitting.evidence import WeightKind, checked_kind
@@ -37,7 +38,7 @@ from isolayer.settings import choice, flag, instance, number, shown
 Floats = NDArray[np.float64]
 
 
-class IsotonicCalibrator(RowReader, TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrate scores by one monotone curve a context: exact, in seconds, with nothing to tune.
 
     Args:

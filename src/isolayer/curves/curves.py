@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from isolayer.curves.correction import corrected, corrected_band, uncorrected
 from isolayer.curves.evaluation import Extrapolation, Floats, Scale, evaluate, invert, logit_of, prob_of, prob_of_cells
 from isolayer.curves.finder import Finder
+from isolayer.curves.notebook import CurvesForm
 from isolayer.errors import InputError, need, offered
 from isolayer.fitting.categories import Codes, encode, lookup
 from isolayer.fitting.columns import numbers, probs, same_length
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 Kind = Literal["calibration", "bias"]
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves(CurvesForm):
     """One curve per context, monotone unless it was asked not to be, and what is known about each.
 
     All curves are in one table: first the global curve (depth 0), then one per value of the first context column (depth

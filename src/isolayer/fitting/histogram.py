@@ -23,6 +23,7 @@ from isolayer.fitting import columns
 from isolayer.fitting.adding import add_up
 from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
 from isolayer.fitting.negative_rates import checked_rates, distinct_rates
+from isolayer.fitting.notebook import HistogramForm
 from isolayer.grid import Grid, grid_or
 from isolayer.settings import count, instance, mapping, number
 
@@ -56,8 +57,8 @@ def bin_of(logit: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.int64]:
     return np.asarray(place.clip(-1, bins(grid) - 2).astype(np.int64) + 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Histogram:
+@dataclass(frozen=True, eq=False, repr=False)
+class Histogram(HistogramForm):
     """Sums of the rows of each (group, fold, bin, negative rate) that has any.
 
     A *group* is a combination of context values; groups are numbered in the lexicographic order of their keys, missing

@@ -35,6 +35,7 @@ Records = list[dict[str, Any]]
 Span = tuple[float, float]
 
 BEFORE, AFTER = "raw", "calibrated"
+NEAR = 700  # area in square pixels around a point in which its tooltip shows
 _PAIR = [COLOUR["raw"], COLOUR["accent"]]
 
 
@@ -71,8 +72,9 @@ def reliability_chart(parts: Mapping[str, Reliability], colours: list[str]) -> A
     tips += [alt.Tooltip("rate:Q", format=".4~p", title="observed"), alt.Tooltip("rows:Q", format=",.0f")]
     band = base.mark_area(opacity=0.16).encode(x=x, y=prob_y("low", "observed rate", span), y2="high:Q", color=colour)
     line = base.mark_line(strokeWidth=1.6).encode(x=x, y="y:Q", color=colour)
-    points = base.mark_circle(size=42, opacity=1).encode(x=x, y="y:Q", color=colour, tooltip=tips)
-    return named(alt.layer(diagonal(span), band, line, points), series=names)
+    points = base.mark_circle(size=42, opacity=1).encode(x=x, y="y:Q", color=colour)
+    near = base.mark_circle(size=NEAR, opacity=0).encode(x=x, y="y:Q", tooltip=tips)
+    return named(alt.layer(diagonal(span), band, line, points, near), series=names)
 
 
 def _reliability_records(part: Reliability) -> Records:
@@ -87,8 +89,8 @@ def _reliability_records(part: Reliability) -> Records:
     )
 
 
-def density_chart(density: Density) -> Any:
-    """Distribution of the scores, before and after."""
+def density_chart(density: Density, weight: float) -> Any:
+    """Distribution of the scores of rows that weigh so much, before and after."""
     middles = (density.edge[1:] + density.edge[:-1]) / 2
     values = [
         {"series": place, **row}
@@ -98,7 +100,15 @@ def density_chart(density: Density) -> Any:
     span = (float(density.edge[0]), float(density.edge[-1]))
     y = alt.Y("share:Q", axis=alt.Axis(title="share of rows", format=".0%", tickCount=3), stack=None)
     area = alt.Chart(inline(values)).mark_area(opacity=0.28, line={"strokeWidth": 1.6}, interpolate="monotone")
-    return named(area.encode(x=prob_x("x", "score", span), y=y, color=series(_PAIR)), series=[BEFORE, AFTER])
+    x, drawn = prob_x("x", "score", span), area.encode(x=prob_x("x", "score", span), y=y, color=series(_PAIR))
+    most = np.full(len(middles), max(density.before.max(), density.after.max(), 1e-9))
+    rows = {"before": density.before * weight, "after": density.after * weight}
+    counts = records(x=middles, prob=prob_of(middles), top=most, **rows)
+    tips = [alt.Tooltip("prob:Q", format=".3~p", title="score")]
+    tips += [alt.Tooltip(f"{name}:Q", format=",.0f", title=f"rows {name}") for name in ("before", "after")]
+    wide = alt.Chart(inline(counts)).mark_rule(strokeWidth=14, opacity=0)
+    near = wide.encode(x=x, y=alt.Y("top:Q"), y2=alt.datum(0), tooltip=tips)
+    return named(alt.layer(drawn, near), series=[BEFORE, AFTER])
 
 
 def heat_chart(table: ContextTable, when: str) -> Any:
@@ -160,8 +170,9 @@ def daily_chart(daily: Daily) -> Any:
         .encode(x=x, y=alt.Y("low:Q", title="mean"), y2="high:Q")
     )
     base = alt.Chart(inline(lines)).encode(x=x, y=y, color=colour)
-    points = base.mark_circle(size=34, opacity=1).encode(tooltip=tips)
-    return named(alt.layer(band, base.mark_line(strokeWidth=1.8), points), series=names)
+    points = base.mark_circle(size=34, opacity=1)
+    near = alt.Chart(inline(lines)).mark_circle(size=NEAR, opacity=0).encode(x=x, y=y, tooltip=tips)
+    return named(alt.layer(band, base.mark_line(strokeWidth=1.8), points, near), series=names)
 
 
 def _day_axis(day: NDArray[Any]) -> Any:
@@ -190,13 +201,14 @@ def bias_chart(bias: Bias, task: str) -> Any:
     )
     base = alt.Chart(inline(values)).encode(x=x, y=y, detail="rank:Q")
     tips = [alt.Tooltip("name:N", title="curve")]
-    lines = base.mark_line(strokeWidth=1.8, color=COLOUR["accent"]).encode(opacity=fade, tooltip=tips)
+    lines = base.mark_line(strokeWidth=1.8, color=COLOUR["accent"]).encode(opacity=fade)
+    near = base.mark_line(strokeWidth=16, opacity=0).encode(tooltip=tips)
     ends = [row for row in values if row["rank"] in (0, last)]
     top = max(ends, key=lambda row: (row["x"], row["y"]))
     bottom = min(ends, key=lambda row: (row["x"], row["y"]))
     above = alt.Chart(inline([top])).mark_text(align="right", dy=-8, color=COLOUR["muted"])
     below = alt.Chart(inline([bottom])).mark_text(align="left", dx=6, dy=14, color=COLOUR["muted"])
-    return alt.layer(lines, *(text.encode(x=x, y=y, text="name:N") for text in (above, below)))
+    return alt.layer(lines, *(text.encode(x=x, y=y, text="name:N") for text in (above, below)), near)
 
 
 def relative_bias_chart(bias: Bias) -> Any:
@@ -214,8 +226,9 @@ def relative_bias_chart(bias: Bias) -> Any:
     y = alt.Y("relative:Q", axis=alt.Axis(title=f"against {feature} {names[0]}", format=".2~f"))
     base = alt.Chart(inline(values)).encode(x=x, y=y, color=series(series_colours(len(tasks))))
     tips = [alt.Tooltip("name:N", title="task"), alt.Tooltip("at:N", title="value")]
-    points = base.mark_circle(size=34, opacity=1).encode(tooltip=[*tips, alt.Tooltip("relative:Q", format=".3f")])
-    return named(alt.layer(base.mark_line(strokeWidth=1.8), points), series=tasks, value=names)
+    near = base.mark_circle(size=NEAR, opacity=0).encode(tooltip=[*tips, alt.Tooltip("relative:Q", format=".3f")])
+    layers = alt.layer(base.mark_line(strokeWidth=1.8), base.mark_circle(size=34, opacity=1), near)
+    return named(layers, series=tasks, value=names)
 
 
 def explorer_charts(span: Span) -> tuple[Any, Any]:
@@ -224,14 +237,17 @@ def explorer_charts(span: Span) -> tuple[Any, Any]:
     colour = alt.Color("colour:N", scale=None)
     tips = [alt.Tooltip("name:N", title="context")]
     tips += [alt.Tooltip(f"{name}:Q", format=".4~p") for name in ("raw", "calibrated", "lower", "upper")]
+    tips += [alt.Tooltip("rows:Q", format=",.0f", title="rows about here")]
     curve = alt.Chart(alt.NamedData(name="curve"))
     low, y = (prob_y(field, "calibrated probability", span) for field in ("low", "y"))
     band = curve.mark_area(opacity=0.15, clip=True).encode(x=x, y=low, y2="high:Q", color=colour, detail="curve:N")
     line = curve.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour, detail="curve:N")
-    hover = curve.mark_point(size=60, opacity=0, clip=True).encode(x=x, y=y, tooltip=tips)
+    hover = curve.mark_circle(size=NEAR, opacity=0, clip=True).encode(x=x, y=y, tooltip=tips)
     dots = alt.Chart(alt.NamedData(name="dots")).mark_point(size=36, filled=False, strokeWidth=1.4, clip=True)
     seen = [tips[0], *(alt.Tooltip(f"{name}:Q", format=".4~p") for name in ("raw", "observed"))]
-    main = alt.layer(diagonal(span), band, line, hover, dots.encode(x=x, y=y, color=colour, tooltip=seen))
+    rings = dots.encode(x=x, y=y, color=colour)
+    around = alt.Chart(alt.NamedData(name="dots")).mark_circle(size=NEAR // 4, opacity=0, clip=True)
+    main = alt.layer(diagonal(span), band, line, rings, hover, around.encode(x=x, y=y, tooltip=seen))
     mass = alt.Chart(inline([{"x": span[0], "share": 0.0, "colour": "none", "curve": 0}], "mass")).mark_area(
         opacity=0.28, line={"strokeWidth": 1.4}, clip=True
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from isolayer.errors import need
-from isolayer.report.charts import AFTER, BEFORE, inline, records
+from isolayer.report.charts import AFTER, BEFORE, NEAR, inline, records
 from isolayer.report.sections import chart, data_table, section
 from isolayer.report.theme import COLOUR, by_place, named, series
 from isolayer.report.words import readables
@@ -71,9 +71,10 @@ def loss_chart(history: pa.Table) -> Any:
     ]
     y = alt.Y("loss:Q", scale=alt.Scale(zero=False), axis=alt.Axis(title="log loss", tickCount=5))
     base = alt.Chart(inline(values)).encode(x=_days(), y=y, color=series([COLOUR["raw"], COLOUR["accent"]]))
-    points = base.mark_circle(size=34, opacity=1).encode(tooltip=[alt.Tooltip("loss:Q", format=".5f")])
+    points = base.mark_circle(size=34, opacity=1)
+    near = base.mark_circle(size=NEAR, opacity=0).encode(tooltip=[alt.Tooltip("loss:Q", format=".5f")])
     days = readables(history["day"].to_pylist())
-    return named(alt.layer(base.mark_line(strokeWidth=1.8), points), series=[BEFORE, AFTER], day=days)
+    return named(alt.layer(base.mark_line(strokeWidth=1.8), points, near), series=[BEFORE, AFTER], day=days)
 
 
 def _days() -> Any:

@@ -186,6 +186,34 @@ function contextTable(columns, explore) {
     button.addEventListener("click", () => { state.page += Number(button.dataset.go); render(); });
   }
   match();
+  return {
+    state: () => ({ table: state.table, query: state.query, sort: state.sort, descending: state.descending, page: state.page }),
+    restore(view) {
+      if (all[view.table] === undefined || (view.sort !== "off" && !(view.sort in keys))) return;
+      Object.assign(state, { table: view.table, query: String(view.query), sort: view.sort, descending: Boolean(view.descending) });
+      $("#context-search", root).value = state.query;
+      if ($("#context-table", root)) $("#context-table", root).value = String(state.table);
+      match();
+      state.page = Math.max(0, Math.min(Number(view.page) || 0, Math.ceil(state.matched.length / PAGE) - 1));
+      render();
+    },
+  };
+}
+
+// ---- the view as a link: what is searched, sorted and drawn, in the part of the address that is never sent
+
+function readView() {
+  try { return JSON.parse(decodeURIComponent(location.hash.match(/^#view=(.*)$/)?.[1] ?? "null")); } catch { return null; }
+}
+
+function shareView(table, explore) {
+  const button = $("#copy-link"), status = $(".share [role=status]");
+  button.addEventListener("click", async () => {
+    const view = { table: table?.state() ?? null, curves: explore.state() };
+    history.replaceState(null, "", `#view=${encodeURIComponent(JSON.stringify(view))}`);
+    try { await navigator.clipboard.writeText(location.href); status.textContent = "Copied"; }
+    catch { status.textContent = "The address of this page is now the link: copy it from there"; }
+  });
 }
 
 // ---- curve explorer
@@ -247,7 +275,7 @@ function explorer(columns, views) {
       const knots = book.knots(entry.curve), total = knots.reduce((sum, knot) => sum + knot.mass, 0);
       for (const { x, y, deviation, mass: rows } of knots) {
         const low = y - z * deviation, high = y + z * deviation;
-        curve.push({ curve: entry.id, name: entry.name, colour: entry.colour, x, y, low, high, raw: probability(x), calibrated: probability(y), lower: probability(low), upper: probability(high) });
+        curve.push({ curve: entry.id, name: entry.name, colour: entry.colour, x, y, low, high, raw: probability(x), calibrated: probability(y), lower: probability(low), upper: probability(high), rows });
         if (total) mass.push({ curve: entry.id, colour: entry.colour, x, share: rows / total });
       }
       points.push(...dots(entry));
@@ -297,6 +325,12 @@ function explorer(columns, views) {
     has: book.has,
     all: () => add("all rows", 0, -1),
     add,
+    state: () => chosen.map(({ name, curve, row }) => ({ name, curve, row })),
+    async restore(entries) {
+      const known = entries.filter(({ curve, row }) => book.has(curve) && (row === -1 || (contexts && row >= 0 && row < contexts.rows)));
+      if (known.length) chosen.splice(0);
+      for (const { name, curve, row } of known) await add(row >= 0 ? contexts.label(row) : String(name), curve, row);
+    },
     contexts,
     show(from, row) {
       const name = from.place === 0 ? from.label(row) : `${from.names[0]} ${from.label(row)}`;
@@ -349,9 +383,13 @@ async function start() {
   const drawn = Promise.all(evidence.charts.map(({ id, spec }) => draw(document.getElementById(id), spec)));
   const views = (await Promise.all(["explorer-curves", "explorer-mass"].map((id) => draw(document.getElementById(id), evidence.explorer[id])))).map(({ view }) => view);
   const explore = explorer(columns, views);
-  if (explore.contexts) contextTable(columns, explore);
+  const table = explore.contexts ? contextTable(columns, explore) : null;
+  shareView(table, explore);
   await explore.all();
   if (explore.contexts && explore.has(explore.contexts.curve(0))) await explore.add(explore.contexts.label(0), explore.contexts.curve(0), 0);
+  const view = readView();
+  if (view?.table && table) table.restore(view.table);
+  if (Array.isArray(view?.curves)) await explore.restore(view.curves);
   await drawn;
   document.documentElement.dataset.ready = "yes";
 }

@@ -213,7 +213,7 @@ def _charts(evidence: Evidence, bias: Bias | None) -> dict[str, Any]:
     parts = dict(zip((charts.BEFORE, charts.AFTER), evidence.reliability, strict=True))
     found = {
         "reliability": (charts.reliability_chart(parts, [COLOUR["raw"], COLOUR["accent"]]), 320),
-        "density": (charts.density_chart(evidence.density), 320),
+        "density": (charts.density_chart(evidence.density, evidence.weight), 320),
     }
     if evidence.heat is not None:
         height = 36 * min(len(set(key.tolist())) for key in evidence.heat.keys)

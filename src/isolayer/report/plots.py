@@ -96,6 +96,7 @@ def plot_observed_over_expected(label: Any, prob: Any, context: Any, weight: Any
     )
     y = by_place("place", alt.Y, None)
     tips = ["context:N", *(alt.Tooltip(f"{name}:Q", format=".3f") for name in ("ratio", "lower", "upper"))]
+    tips.append(alt.Tooltip("rows:Q", format=",.0f"))
     base = alt.Chart(inline(values))
     rule = base.mark_rule(color=COLOUR["accent"], strokeWidth=1.6).encode(x=low, x2="upper:Q", y=y)
     point = base.mark_circle(color=COLOUR["accent"], size=48, opacity=1).encode(x=x, y=y, tooltip=tips)

@@ -11,6 +11,7 @@ from isolayer.metrics import Multicalibration
 from isolayer.report.advice import Advice
 from isolayer.report.bias import Bias
 from isolayer.report.evidence import Daily, Evidence, Figure, Reliability
+from isolayer.report.explained import why
 from isolayer.report.intervals import Estimate
 from isolayer.report.theme import RATIO_NAMES, RATIO_STEPS
 from isolayer.report.words import joined, readable, readables
@@ -33,7 +34,8 @@ def section(name: str, heading: str, lead: str, body: str) -> str:
 def chart(name: str, words: str, caption: str = "") -> str:
     """A place for a chart, with the text that a screen reader says instead."""
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return f'<figure><div class="chart" id="{name}" role="img" aria-label="{escape(words)}"></div>{below}</figure>'
+    drawn = f'<div class="chart" id="{name}" role="img" aria-label="{escape(words)}"></div>'
+    return f"<figure>{why(name)}{drawn}{below}</figure>"
 
 
 def data_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -78,7 +80,7 @@ def _card(figure: Figure, evidence: Evidence) -> str:
     interval = f"{figure.after.lower:.{digits}f} to {figure.after.upper:.{digits}f}"
     was = f"{figure.before.lower:.{digits}f} to {figure.before.upper:.{digits}f}"
     return (
-        f'<div class="card"><h3>{figure.name}</h3><p class="after">{after}</p>'
+        f'<div class="card">{why(figure.name)}<h3>{figure.name}</h3><p class="after">{after}</p>'
         f'<p class="before">was {before}{change}</p>{_interval_picture(figure)}'
         f'<p class="note">after {interval}<br>before {was}</p><p class="note">{note}</p></div>'
     )
@@ -89,7 +91,7 @@ def _group_card(before: Multicalibration, after: Multicalibration) -> str:
     name = "all rows" if worst == 0 else f"{readable(after.field[worst])} {after.group[worst]}"
     seen = "within chance" if after.p_value > 0.05 else f"largest in {name}"
     return (
-        f'<div class="card"><h3>Worst group</h3><p class="after">{after.error:.4f}</p>'
+        f'<div class="card">{why("Worst group")}<h3>Worst group</h3><p class="after">{after.error:.4f}</p>'
         f'<p class="before">was {before.error:.4f}</p>{_two_bars(before.error, after.error)}'
         f'<p class="note">{escape(seen)}; errors above {after.minimum_detectable_error:.4f} can be told from chance</p>'
         '<p class="note">largest calibration error over all values of all contexts (multicalibration error)</p></div>'

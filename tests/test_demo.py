@@ -1,6 +1,7 @@
 """The demonstration, whole: what it prints, and everything that it writes."""
 
 import re
+import shlex
 import subprocess
 import sys
 
@@ -38,6 +39,27 @@ def test_it_runs_to_its_end(demo):
     assert after < before
 
 
+def test_it_ends_with_three_commands_that_work(demo):
+    folder, done = demo
+    commands = done.stdout.rpartition("To try next:\n")[2].strip().splitlines()
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command)
+        assert words[0] == "isolayer"
+        tried = subprocess.run([sys.executable, "-m", *words], cwd=folder.parent, capture_output=True, check=False)
+        assert tried.returncode == 0, tried.stderr
+
+
+def test_contexts_have_names_and_lines_are_not_wrapped(demo):
+    folder, done = demo
+    contexts = Curves.load(folder / "curves.parquet").keys[-1]
+    assert "phone" in contexts[0].tolist()
+    assert "position 04" in contexts[1].tolist()
+    assert all(len(line) < 200 for line in done.stderr.splitlines())
+    for advert in ("GPU available", "litlogger", "Trainer", "LightningModule"):
+        assert advert not in done.stderr + done.stdout
+
+
 @pytest.mark.parametrize("model", ["naive", "position-dropout", "dual-head"])
 def test_every_ranker_is_served_for_any_number_of_rows(demo, model):
     folder, _ = demo
@@ -56,7 +78,7 @@ def test_every_ranker_is_served_for_any_number_of_rows(demo, model):
 def test_the_curves_are_the_same_in_every_form(demo):
     folder, _ = demo
     curves, rows = Curves.load(folder / "curves.parquet"), pq.read_table(folder / "scored.parquet").slice(0, 200)
-    context = {name: rows[name].to_numpy() for name in ("device", "position")}
+    context = {name: rows[name].to_numpy(zero_copy_only=False) for name in ("device", "position")}
     want = curves.predict_proba(rows["prob"].to_numpy(), context)
     answer = predict(session(folder / "curves.onnx"), rows["prob"].to_numpy(), context)
     np.testing.assert_allclose(answer, want, rtol=0, atol=1e-6)

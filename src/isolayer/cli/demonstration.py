@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from isolayer.training.train import Fit, train
 Columns = Mapping[str, NDArray[Any]]
 CONTEXTS = {"position": 10, "device": 3}
 WIDTH = 32
+DEVICES = ("phone", "desktop", "tablet")  # by the id that the feed gives them
 
 
 def run(folder: str | Path = "demo", *, quick: bool = False, as_json: bool = False) -> dict[str, Any]:
@@ -78,8 +80,10 @@ def _served(model: Any, log: Columns) -> dict[str, NDArray[Any]]:
 
 
 def _scored(log: Columns, prob: NDArray[Any]) -> Columns:
-    """The columns that a calibrator needs."""
-    return {"prob": prob.astype(np.float64)} | {name: log[name] for name in ("device", "position", "click")}
+    """The columns that a calibrator needs, with names where the log has ids."""
+    device = np.array(DEVICES)[log["device"]]
+    position = np.array([f"position {place + 1:02d}" for place in range(CONTEXTS["position"])])[log["position"]]
+    return {"prob": prob.astype(np.float64), "device": device, "position": position, "click": log["click"]}
 
 
 def _calibrated(log: Columns, prob: NDArray[Any], path: Path) -> IsotonicCalibrator:
@@ -104,9 +108,9 @@ def models(features: int) -> dict[str, nn.Module]:
 
 
 def fitted(model: nn.Module, log: Path, folder: Path, *, quick: bool) -> Any:
-    """The model, trained on the log with a progress bar."""
+    """The model, trained on the log."""
     columns = [name for name in pq.read_schema(log).names if name.startswith("feature_")]
-    fit = Fit(epochs=2 if quick else 6, patience=6, lr=3e-3, batch_size=512)
+    fit = Fit(epochs=2 if quick else 6, patience=6, lr=3e-3, batch_size=512, progress=False)
     trained = train(model, log, features=columns, tasks=["click"], contexts=list(CONTEXTS), folder=folder, fit=fit)
     return trained.model
 
@@ -143,6 +147,17 @@ def tell(figures: Mapping[str, Any], folder: Path) -> None:
         f"4. Its probabilities, calibrated by device and position: log loss {figures['log_loss_before']:.4f} -> "
         f"{figures['log_loss_after']:.4f}, mean error of O/E {figures['oe_error_before']:.3f} -> "
         f"{figures['oe_error_after']:.3f}.\n"
-        f"5. Open {folder / 'report.html'} to see it; {folder / 'curves.onnx'} and {folder / 'curves.sql'} serve it.",
+        f"5. Open {folder / 'report.html'} to see it; {folder / 'curves.onnx'} and {folder / 'curves.sql'} serve it.\n"
+        "\nTo try next:\n" + "\n".join(f"  {command}" for command in next_commands(folder)),
         soft_wrap=True,
     )
+
+
+def next_commands(folder: Path) -> list[str]:
+    """What to type after the demonstration, quoted for the shell."""
+    steps = (
+        ["show", folder / "curves.parquet"],  # what the calibrator remembers
+        ["diagnose", folder / "log.parquet", "--label", "click"],  # whether the log shows the effect of position
+        ["example"],  # a log of scores for the first five minutes
+    )
+    return [shlex.join(["isolayer", *map(str, step)]) for step in steps]

@@ -19,6 +19,7 @@ PURPOSE = {
     "onnx": "export to ONNX and check it with ONNX Runtime",
     "torch": "the layers, and curves as layers",
     "boosting": "rankers of LightGBM and XGBoost trained through frozen bias curves",
+    "integrations": "calibrators in MLflow and figures for Prometheus",
     "train": "`isolayer train`, `score` and `demo`: rankers trained on logs",
     "all": "everything above",
 }

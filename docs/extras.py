@@ -21,7 +21,7 @@ PURPOSE = {
     "boosting": "rankers of LightGBM and XGBoost trained through frozen bias curves",
     "integrations": "calibrators in MLflow and figures for Prometheus",
     "train": "`isolayer train`, `score` and `demo`: rankers trained on logs",
-    "all": "everything above",
+    "all": "everything above but integrations",
 }
 
 

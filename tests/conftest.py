@@ -1,10 +1,14 @@
-"""Servers that several test files share, started once."""
+"""Servers that several test files share, started once; and no test has a deadline, since machines are shared."""
 
 import os
 import warnings
 
+import hypothesis
 import pytest
 import servers
+
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
 
 
 def _or_skip(server):

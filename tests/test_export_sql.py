@@ -373,9 +373,10 @@ def test_columns_of_a_file_that_differ_in_case_only_are_refused_whichever_is_ask
             apply_table(curves, path)
         with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'DEVICE'; rename one"):
             Histogram.from_table(path, (name,))
-    pq.write_table(pa.table([*twins.values()], names=["score", "label", "device", "device"]), path)
+    same = tmp_path / "same.parquet"  # another file: DuckDB 1.5 remembers the columns of one for a second
+    pq.write_table(pa.table([*twins.values()], names=["score", "label", "device", "device"]), same)
     with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'device'; rename one"):
-        apply_table(fitted(("device",)), path)
+        apply_table(fitted(("device",)), same)
 
 
 def test_columns_whose_names_only_look_renamed_are_read(tmp_path):

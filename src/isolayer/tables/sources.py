@@ -26,7 +26,7 @@ from isolayer.errors import InputError, need
 Table = Any  # an Ibis table; Ibis has no types to check against
 Value = Any  # an Ibis column or scalar
 
-ROWS = "isolayer_rows"  # what a DuckDB relation is called in the statement that is run on it; hides a table's name
+ROWS = "isolayer_rows_of_this_relation"  # its name in the statement that is run on it; no table may have it in DuckDB 1
 
 _CASE_SENSITIVE = ("postgres", "snowflake", "polars")  # backends that tell columns apart which differ in case only
 

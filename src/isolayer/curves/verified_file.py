@@ -30,6 +30,7 @@ from isolayer.errors import InputError
 from isolayer.storage import open_once, whole_file
 
 SCHEMA = 4  # raised when a reader of the number before could not make sense of the file
+_LARGE = 1_000_000  # values from which on a file is read by several threads
 _PLAIN = 3  # what files without packed curves are written as, and the oldest that can be read
 
 _META, _MAGIC, _SEAL = b"isolayer", b"PAR1", b"isolayer seal: "
@@ -126,8 +127,12 @@ class Opened(NamedTuple):
     path: str
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Some columns, by default all."""
-        return self.reader.read(columns=None if columns is None else list(columns))
+        """Some columns, by default all.
+
+        Small files are read by this thread alone: a process that ends while Arrow's threads wind down may abort.
+        """
+        large = self.reader.metadata.num_rows * self.reader.metadata.num_columns > _LARGE
+        return self.reader.read(columns=None if columns is None else list(columns), use_threads=large)
 
     @contextmanager
     def naming(self) -> Iterator[None]:

@@ -59,7 +59,7 @@ def read_history(path: str | PathLike[str]) -> pa.Table:
     """Read what :func:`append_check` wrote."""
     finish_interrupted(path)
     try:
-        history = pq.read_table(path)
+        history = pq.read_table(path, use_threads=False, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(
             f"history: expected a history of checks at {str(path)!r}, got {error}; name another"

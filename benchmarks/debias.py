@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import Row, progress, quick
-from isolayer import ContextIsotonicLayer, IsotonicLayer, parameter_groups, simulate
+from isolayer import ContextIsotonicLayer, IsotonicLayer, RowAdam, parameter_groups, simulate
 from isolayer.debias import DualHead
 from isolayer.debias.baselines import Naive
 from isolayer.debias.distill import ShallowHead, distill
@@ -34,7 +34,7 @@ def run() -> list[Row]:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(0)
     progress(f"threads {torch.get_num_threads()}")
-    return [*_distillation(), *_serving(), *_training()]
+    return [*_distillation(), *_serving(), *_training(), *_many_ids()]
 
 
 def backbone(features: int = WIDTH) -> nn.Sequential:
@@ -198,6 +198,54 @@ def _step(model: nn.Module, x: Tensor, context: dict[str, Tensor], labels: dict[
     optimiser = torch.optim.Adam(parameter_groups(model, 1e-3))
 
     def step() -> None:
+        optimiser.zero_grad()
+        model.loss(model(x, context), labels).backward()
+        optimiser.step()
+
+    step()
+    return step
+
+
+def _many_ids() -> list[Row]:
+    """Time of a training step with a million advertisers over that with a thousand, by kind of table."""
+    kinds: dict[str, dict[str, Any]] = {
+        "dense tables, Adam": {},
+        "sparse tables": {"sparse": True},
+        "sparse tables of rank 4": {"sparse": True, "rank": 4},
+        "hashed into 100,000": {"sparse": True, "hash_buckets": 100_000},
+    }
+    rows = []
+    for kind, options in kinds.items():
+        some = {ids: _advertiser_step(ids, options) for ids in (1_000, 1_000_000)}
+        seconds = dict.fromkeys(some, np.inf)
+        for _ in range(3 if quick() else 20):
+            for ids, step in some.items():
+                start = time.thread_time()
+                step()
+                seconds[ids] = min(seconds[ids], time.thread_time() - start)
+        few, many = seconds.values()
+        judged = kind != "dense tables, Adam"
+        rows.append(
+            Row(
+                f"training step, 1,000,000 ids over 1,000: {kind}",
+                "<= 1.3" if judged else "shown",
+                f"{many / few:.2f} ({many * 1e3:.1f} of {few * 1e3:.1f} ms)",
+                many <= 1.3 * few if judged else None,
+            )
+        )
+    return rows
+
+
+def _advertiser_step(ids: int, options: dict[str, Any]) -> Callable[[], None]:
+    """A step of a small backbone, with other advertisers in every batch."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    model = DualHead(net, width=64, tasks=("click",), contexts={"position": 20, "advertiser": ids}, **options)
+    groups = parameter_groups(model, 1e-3)
+    optimiser = RowAdam(groups) if options else torch.optim.Adam(groups)
+    x, labels = torch.randn(1024, 64), {"click": torch.randint(0, 2, (1024,)).float()}
+
+    def step() -> None:
+        context = {"position": torch.randint(0, 20, (1024,)), "advertiser": torch.randint(0, ids, (1024,))}
         optimiser.zero_grad()
         model.loss(model(x, context), labels).backward()
         optimiser.step()

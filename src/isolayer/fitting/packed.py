@@ -22,14 +22,21 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Matrix = Any  # an array ``[curves, knots]``, or what reads as one: `Packed`, `Quantised`
+Matrix = (
+    Any  # an array ``[curves, knots]``, or what reads as one: `Packed`, `Quantised`
+)
 
 TOLERANCE = 2.5e-5  # most by which the deviation of a packed curve differs, in logits: with its ancestors' below 1e-4
 UNIT = 2.0**-17  # what weights of shapes are multiples of
 MOST_SHAPES = 24
 _STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24)  # how many shapes a curve may have
 _ENOUGH = 0.98  # share of the sample for which the shapes of a level suffice
-_RISING = 1e-12  # least rise of a packed monotone curve: more than rounding can take away
+MOST_UNPACKED = (
+    1 << 24
+)  # knot values up to which a table is unpacked when it is first read: 134 MB
+_RISING = (
+    1e-12  # least rise of a packed monotone curve: more than rounding can take away
+)
 _DOUBTFUL = 1e-4  # rises above this are surely rises in single precision
 _CHUNK = 1 << 13  # curves decoded together
 
@@ -61,7 +68,10 @@ class Shapes(NamedTuple):
         found = cls(mean, shapes)
         for most in _STEPS:
             some = cls(mean, shapes[:most])
-            if most >= len(shapes) or np.mean(some.pack(sample, tolerance)[1]) >= _ENOUGH:
+            if (
+                most >= len(shapes)
+                or np.mean(some.pack(sample, tolerance)[1]) >= _ENOUGH
+            ):
                 return some
         return found
 
@@ -70,7 +80,10 @@ class Shapes(NamedTuple):
         return np.asarray(self.mean + (weights * UNIT) @ self.shapes)
 
     def pack(
-        self, deviation: Floats, tolerance: float = TOLERANCE, parent: Floats | None = None
+        self,
+        deviation: Floats,
+        tolerance: float = TOLERANCE,
+        parent: Floats | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """The fewest weights of each curve that suffice, and whether any do.
 
@@ -178,7 +191,9 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        sizes = (level.weights.nbytes + level.shapes.shapes.nbytes for level in self.levels)
+        sizes = (
+            level.weights.nbytes + level.shapes.shapes.nbytes for level in self.levels
+        )
         return self.whole.nbytes + 4 * self.shape[0] + sum(sizes)
 
     @cached_property
@@ -206,6 +221,13 @@ class Packed:
 
     def read(self, rows: Ints, left: Ints, fraction: Floats) -> Floats:
         """Value of each curve at a fraction of the way from one knot to the next, all of shape ``[n]``."""
+        if self.shape[0] * self.shape[1] <= MOST_UNPACKED:
+            flat, place = (
+                self._unpacked.reshape(-1),
+                rows * np.int64(self.shape[1]) + left,
+            )
+            start = flat.take(place)
+            return np.asarray(start + fraction * (flat.take(place + 1) - start))
         if self.log:
             every, each = self.decode(rows), np.arange(len(left))
             below, above = every[each, left], every[each, left + 1]
@@ -214,10 +236,15 @@ class Packed:
         for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
             mine = self._of(level, at)
             own, where, far = at[mine] - level.first, left[mine], fraction[mine]
-            here, weights = knots.rise.take(where, axis=0), level.weights.take(own, axis=0).astype(np.float64)
+            here, weights = (
+                knots.rise.take(where, axis=0),
+                level.weights.take(own, axis=0).astype(np.float64),
+            )
             here *= far[:, None]
             here += knots.start.take(where, axis=0)
-            out[mine] += here[:, -1] + UNIT * np.einsum("nk,nk->n", weights, here[:, :-1])
+            out[mine] += here[:, -1] + UNIT * np.einsum(
+                "nk,nk->n", weights, here[:, :-1]
+            )
             at[mine] = self._above(level, own)
         place = self._place.take(at).astype(np.int64) * self.shape[1] + left
         flat = self._padded.reshape(-1)
@@ -226,7 +253,9 @@ class Packed:
 
     def _of(self, level: PackedLevel, rows: Ints) -> Any:
         """Which rows are packed in a level: places, or all of them."""
-        mine = (rows >= level.first) & (rows < level.last) & (self._place.take(rows) < 0)
+        mine = (
+            (rows >= level.first) & (rows < level.last) & (self._place.take(rows) < 0)
+        )
         return slice(None) if mine.all() else np.flatnonzero(mine)
 
     def _above(self, level: PackedLevel, own: Ints) -> Ints:
@@ -236,9 +265,17 @@ class Packed:
         return level.parent.take(own).astype(np.int64)
 
     @cached_property
+    def _unpacked(self) -> Floats:
+        """All curves, whole: for tables that are small enough to be read fast rather than kept light."""
+        return np.asarray(_whole(self, np.float64))
+
+    @cached_property
     def _by_knot(self) -> tuple[_Knots, ...]:
         """Shapes of the levels, fine to coarse, by knot."""
-        every = [np.concatenate([level.shapes.shapes, level.shapes.mean[None]]).T for level in reversed(self.levels)]
+        every = [
+            np.concatenate([level.shapes.shapes, level.shapes.mean[None]]).T
+            for level in reversed(self.levels)
+        ]
         return tuple(_Knots(one[:-1].copy(), np.diff(one, axis=0)) for one in every)
 
     def __getitem__(self, index: Any) -> Any:
@@ -255,14 +292,24 @@ class Packed:
         ([0], (1, 0))
         """
         at = np.arange(self.shape[0])
-        weights, starts, rises = list[NDArray[np.int32]](), list[Floats](), list[Floats]()
+        weights, starts, rises = (
+            list[NDArray[np.int32]](),
+            list[Floats](),
+            list[Floats](),
+        )
         for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
             mine = self._of(level, at)
             own = at[mine] - level.first
             columns = np.zeros((self.shape[0], knots.start.shape[1]), np.int32)
             columns[mine, :-1], columns[mine, -1] = level.weights.take(own, axis=0), 1
-            unit = np.append(np.full(columns.shape[1] - 1, UNIT), 1.0)  # the last is the mean, of which there is one
-            weights, starts, rises = [*weights, columns], [*starts, knots.start * unit], [*rises, knots.rise * unit]
+            unit = np.append(
+                np.full(columns.shape[1] - 1, UNIT), 1.0
+            )  # the last is the mean, of which there is one
+            weights, starts, rises = (
+                [*weights, columns],
+                [*starts, knots.start * unit],
+                [*rises, knots.rise * unit],
+            )
             at[mine] = self._above(level, own)
         none = np.empty((self.shape[1] - 1, 0))
         return Flat(
@@ -284,12 +331,20 @@ class Packed:
         if not monotone:
             return good
         for level in self.levels:
-            rises = np.diff(level.shapes.shapes, axis=1).astype(np.float32) * np.float32(UNIT)
-            above = np.diff(self._padded + (level.shapes.mean), axis=1).astype(np.float32)
+            rises = np.diff(level.shapes.shapes, axis=1).astype(
+                np.float32
+            ) * np.float32(UNIT)
+            above = np.diff(self._padded + (level.shapes.mean), axis=1).astype(
+                np.float32
+            )
             for first in range(0, len(level.weights), _CHUNK):
                 some = level.weights[first : first + _CHUNK]
                 rise = some.astype(np.float32) @ rises
-                parents = np.full(1, self.shape[0]) if level.parent is None else level.parent[first : first + _CHUNK]
+                parents = (
+                    np.full(1, self.shape[0])
+                    if level.parent is None
+                    else level.parent[first : first + _CHUNK]
+                )
                 known = self._place[parents]
                 if (known >= 0).all() and (known == known[0]).all():
                     rise += above[known[0]]
@@ -332,7 +387,9 @@ class Quantised:
     def of(cls, weight: NDArray[np.floating[Any]]) -> Quantised:
         """Weights ``[curves, knots]``, quantised; what is not 0 does not become 0."""
         largest = weight.max(1).astype(np.float32)
-        steps = np.ceil(weight * (255 / np.where(largest > 0, largest, 1))[:, None] - 0.5)
+        steps = np.ceil(
+            weight * (255 / np.where(largest > 0, largest, 1))[:, None] - 0.5
+        )
         steps = np.where(weight > 0, np.maximum(steps, 1), 0)
         return cls(np.minimum(steps, 255).astype(np.uint8), largest)
 
@@ -364,10 +421,18 @@ def _item(table: Packed | Quantised, index: Any) -> Any:
     rows, knots = index if isinstance(index, tuple) else (index, slice(None))
     if isinstance(rows, slice):
         rows = np.arange(*rows.indices(len(table)))
-    number = rows if isinstance(rows, np.ndarray) and rows.dtype.kind == "i" else np.arange(len(table))[rows]
+    number = (
+        rows
+        if isinstance(rows, np.ndarray) and rows.dtype.kind == "i"
+        else np.arange(len(table))[rows]
+    )
     if number.ndim == 0:
         return table.decode(number[None])[0][knots]
-    if isinstance(knots, np.ndarray) and knots.shape == number.shape and knots.dtype != bool:
+    if (
+        isinstance(knots, np.ndarray)
+        and knots.shape == number.shape
+        and knots.dtype != bool
+    ):
         return table.decode(number)[np.arange(len(number)), knots]
     return table.decode(number)[:, knots]
 

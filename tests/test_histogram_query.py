@@ -450,3 +450,23 @@ def test_an_engine_finds_the_contexts_that_numpy_finds(name, kind, tmp_path):
                 ask()
     else:
         assert_same(*(ask() for ask in asks))
+
+
+def test_a_lazy_frame_of_polars_through_ibis_is_summed_and_calibrated():
+    import ibis
+    import polars as pl
+
+    from isolayer import Curves
+    from isolayer.tables.apply import apply_table
+
+    rng = np.random.default_rng(0)
+    data = {"score": rng.normal(size=300), "label": rng.integers(0, 2, 300), "device": rng.choice(["tv", "web"], 300)}
+    frame = pl.DataFrame(data | {"id": np.arange(300)})
+    table = ibis.polars.connect({"logs": frame.lazy()}).table("logs")
+    there, _ = histogram_of(table, ColumnSpec(("device",)))
+    here = Histogram.from_arrays(data["score"], data["label"], {"device": data["device"]})
+    np.testing.assert_array_equal(there.count, here.count)
+    np.testing.assert_allclose(there.logit, here.logit, atol=1e-12)
+    curves = Curves.from_histogram(here)
+    prob = apply_table(curves, table).order_by("id").to_pyarrow()["calibrated_prob"].to_numpy()
+    np.testing.assert_allclose(prob, curves.predict_proba(data["score"], {"device": data["device"]}), atol=1e-12)

@@ -15,7 +15,8 @@ from isolayer.curves import verified_file
 from isolayer.curves.fielded import LabelledRows, with_fields
 from isolayer.curves.packed_io import Deferred
 from isolayer.fitting import packed_level
-from isolayer.fitting.packed import UNIT, Packed, Quantised, Shapes
+from isolayer.fitting.packed import UNIT, Packed, Shapes
+from isolayer.fitting.quantised import Quantised
 
 GRID = Grid(lower=-6, upper=4, step=0.25)
 ROWS = 12_000
@@ -27,9 +28,7 @@ def log(seed=0):
     device = rng.choice(np.array(["tv", "web", "app", None]), ROWS)
     score = rng.normal(-1, 1.5, ROWS)
     steep = 0.7 + 0.6 * np.sin(shop) ** 2
-    label = rng.random(ROWS) < 1 / (
-        1 + np.exp(-steep * score - np.cos(3 * shop) - (device == "tv"))
-    )
+    label = rng.random(ROWS) < 1 / (1 + np.exp(-steep * score - np.cos(3 * shop) - (device == "tv")))
     return {
         "score": score,
         "label": label.astype(float),
@@ -41,9 +40,7 @@ def log(seed=0):
 @cache
 def fit(contexts, *, packed, **options):
     data = log()
-    sums = Histogram.from_arrays(
-        data["score"], data["label"], {name: data[name] for name in contexts}, grid=GRID
-    )
+    sums = Histogram.from_arrays(data["score"], data["label"], {name: data[name] for name in contexts}, grid=GRID)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_level, "PACKED_FROM", 0 if packed else 1 << 62)
         patch.setattr(packed_level, "_LEVEL_FROM", 50)
@@ -67,9 +64,7 @@ def test_no_prediction_changes_by_more_than_1e_4_in_logit(contexts, options):
         assert np.diff(values, axis=1).min() >= 0
     np.testing.assert_allclose(np.asarray(packed.variance), dense.variance, rtol=0.03)
     largest = dense.knot_weight.max(1, keepdims=True)
-    assert (
-        np.abs(np.asarray(packed.knot_weight) - dense.knot_weight) <= 0.004 * largest
-    ).all()
+    assert (np.abs(np.asarray(packed.knot_weight) - dense.knot_weight) <= 0.004 * largest).all()
     assert ((np.asarray(packed.knot_weight) > 0) == (dense.knot_weight > 0)).all()
 
 
@@ -78,20 +73,13 @@ def test_no_prediction_changes_by_more_than_1e_4_in_logit(contexts, options):
     ("contexts", "extrapolation"),
     [*zip(NESTED, ("extend", "clip", "extend"), strict=True)],
 )
-def test_every_question_has_the_answer_of_the_unpacked_table(
-    contexts, extrapolation, light, monkeypatch
-):
+def test_every_question_has_the_answer_of_the_unpacked_table(contexts, extrapolation, light, monkeypatch):
     if light:
         monkeypatch.setattr("isolayer.fitting.packed.MOST_UNPACKED", 0)
     packed = replace(fit(contexts, packed=True), extrapolation=extrapolation)
-    tables = {
-        name: np.asarray(getattr(packed, name))
-        for name in ("values", "variance", "knot_weight")
-    }
+    tables = {name: np.asarray(getattr(packed, name)) for name in ("values", "variance", "knot_weight")}
     whole, data = replace(packed, **tables), log(1)
-    context = {name: data[name] for name in contexts} | {
-        "shop": np.where(data["shop"] % 7, data["shop"], 9999)
-    }
+    context = {name: data[name] for name in contexts} | {"shop": np.where(data["shop"] % 7, data["shop"], 9999)}
     context = {name: context[name] for name in contexts}
     for score in (data["score"], data["score"] * 20):
         np.testing.assert_allclose(
@@ -99,21 +87,15 @@ def test_every_question_has_the_answer_of_the_unpacked_table(
             whole.decision_function(score, context),
             atol=1e-12,
         )
-        for one, two in zip(
-            packed.band(score, context), whole.band(score, context), strict=True
-        ):
+        for one, two in zip(packed.band(score, context), whole.band(score, context), strict=True):
             np.testing.assert_allclose(one, two, atol=1e-9)
     prob = data["score"] / 100 + 0.5
-    np.testing.assert_allclose(
-        packed.inverse(prob, context), whole.inverse(prob, context), atol=1e-9
-    )
+    np.testing.assert_allclose(packed.inverse(prob, context), whole.inverse(prob, context), atol=1e-9)
     for name, table in tables.items():
         light = getattr(packed, name)
         np.testing.assert_allclose(light[3:9], table[3:9], atol=1e-12)
         np.testing.assert_allclose(light[5], table[5], atol=1e-12)
-        np.testing.assert_allclose(
-            light[np.array([4, 2]), np.array([1, 3])], table[[4, 2], [1, 3]], atol=1e-12
-        )
+        np.testing.assert_allclose(light[np.array([4, 2]), np.array([1, 3])], table[[4, 2], [1, 3]], atol=1e-12)
     assert packed.compare(whole)["largest"].max() < 1e-12
 
 
@@ -127,27 +109,16 @@ def test_the_text_of_sql_the_join_tables_and_onnx_agree(tmp_path):
     rows = pa.table({name: column[:500] for name, column in data.items()})
     for contexts in NESTED:
         packed = fit(contexts, packed=True)
-        context = {
-            name: np.array(rows[name].to_pylist(), dtype=object) for name in contexts
-        }
+        context = {name: np.array(rows[name].to_pylist(), dtype=object) for name in contexts}
         context["shop"] = context["shop"].astype(int)
-        expected = packed.predict_proba(
-            data["score"][:500], {name: context[name] for name in contexts}
-        )
+        expected = packed.predict_proba(data["score"][:500], {name: context[name] for name in contexts})
         table = rows.append_column("id", pa.array(range(500)))
-        applied = (
-            apply_table(packed, table)
-            .order_by("id")
-            .to_pyarrow()["calibrated_prob"]
-            .to_numpy()
-        )
+        applied = apply_table(packed, table).order_by("id").to_pyarrow()["calibrated_prob"].to_numpy()
         np.testing.assert_allclose(applied, expected, atol=1e-12)
         scores = table  # found by DuckDB under its name
         answer = duckdb.sql(packed.to_sql("duckdb", table="scores")).to_arrow_table()
         assert len(answer) == len(scores)
-        np.testing.assert_allclose(
-            np.sort(answer["calibrated_prob"].to_numpy()), np.sort(expected), atol=1e-12
-        )
+        np.testing.assert_allclose(np.sort(answer["calibrated_prob"].to_numpy()), np.sort(expected), atol=1e-12)
         packed.to_onnx(tmp_path / "curves.onnx")
         there = predict(session(tmp_path / "curves.onnx"), data["score"][:500], context)
         np.testing.assert_allclose(there, expected, atol=1e-12)
@@ -166,29 +137,19 @@ def test_packed_curves_come_back_to_the_bit_and_some_of_them_later(contexts, tmp
         packed.predict_proba(data["score"], context),
     )
     assert "table" not in vars(again.variance), "scoring reads no variances"
-    path.write_bytes(
-        b"replaced meanwhile"
-    )  # what is read later is what the file was when it was loaded
+    path.write_bytes(b"replaced meanwhile")  # what is read later is what the file was when it was loaded
     for name in ("values", "variance", "knot_weight", "count"):
-        np.testing.assert_array_equal(
-            np.asarray(getattr(again, name)), np.asarray(getattr(packed, name))
-        )
+        np.testing.assert_array_equal(np.asarray(getattr(again, name)), np.asarray(getattr(packed, name)))
     again.save(path)
     twice = pickle.loads(pickle.dumps(Curves.load(path)))
-    np.testing.assert_array_equal(
-        np.asarray(twice.variance), np.asarray(packed.variance)
-    )
-    assert [[key.tolist() for key in keys] for keys in again.keys] == [
-        [k.tolist() for k in one] for one in packed.keys
-    ]
+    np.testing.assert_array_equal(np.asarray(twice.variance), np.asarray(packed.variance))
+    assert [[key.tolist() for key in keys] for keys in again.keys] == [[k.tolist() for k in one] for one in packed.keys]
 
 
 def test_terms_of_fields_stand_below_packed_curves(tmp_path):
     data, packed = log(4), fit(("shop",), packed=True)
     columns = {"shop": data["shop"], "device": data["device"]}
-    fielded = with_fields(
-        packed, LabelledRows(data["score"], data["label"], columns), ["device"]
-    )
+    fielded = with_fields(packed, LabelledRows(data["score"], data["label"], columns), ["device"])
     fielded.save(tmp_path / "curves.parquet")
     again = Curves.load(tmp_path / "curves.parquet")
     assert again.terms is not None
@@ -196,9 +157,7 @@ def test_terms_of_fields_stand_below_packed_curves(tmp_path):
         again.predict_proba(data["score"], columns),
         fielded.predict_proba(data["score"], columns),
     )
-    np.testing.assert_array_equal(
-        np.asarray(again.knot_weight), np.asarray(packed.knot_weight)
-    )
+    np.testing.assert_array_equal(np.asarray(again.knot_weight), np.asarray(packed.knot_weight))
 
 
 def test_files_of_few_curves_are_as_they_were(tmp_path):
@@ -226,9 +185,7 @@ def with_bytes(name, place, value):
         rows = table[name].to_pylist()
         rows[place] = value(rows[place])
         field = table.schema.field(name)
-        return table.set_column(
-            table.column_names.index(name), field, pa.array(rows, field.type)
-        )
+        return table.set_column(table.column_names.index(name), field, pa.array(rows, field.type))
 
     return change
 
@@ -293,15 +250,9 @@ def test_a_packed_file_that_was_tampered_with_is_refused(how, tmp_path):
     curves = Curves.load(path) if later else None
 
     def read():
-        return (
-            Curves.load(path)
-            if curves is None
-            else (np.asarray(curves.variance), np.asarray(curves.knot_weight))
-        )
+        return Curves.load(path) if curves is None else (np.asarray(curves.variance), np.asarray(curves.knot_weight))
 
-    with pytest.raises(
-        InputError, match=r"file: expected a sound file, got .*corrupt"
-    ) as caught:
+    with pytest.raises(InputError, match=r"file: expected a sound file, got .*corrupt") as caught:
         read()
     assert any(part in str(caught.value) for part in message.split("|")), caught.value
 
@@ -320,9 +271,7 @@ def test_a_packed_curve_that_falls_is_refused(tmp_path):
 
 def test_shapes_keep_what_they_cannot_give_apart():
     rng = np.random.default_rng(0)
-    lines = rng.normal(size=(200, 1)) + rng.normal(size=(200, 1)) * np.linspace(
-        -1, 1, 30
-    )
+    lines = rng.normal(size=(200, 1)) + rng.normal(size=(200, 1)) * np.linspace(-1, 1, 30)
     shapes = Shapes.of(lines)
     assert len(shapes.shapes) == 2
     weights, good = shapes.pack(np.vstack([lines[:5], rng.normal(size=30)]))

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from isolayer.curves.curves import Curves
 from isolayer.curves.verified_file import Opened, digest_of
 from isolayer.errors import InputError
-from isolayer.fitting.packed import Packed, PackedLevel, Quantised, Shapes
+from isolayer.fitting.packed import Packed, PackedLevel, Shapes
+from isolayer.fitting.quantised import Quantised
 
 LATER = ("spread", "log_variance", "knot_weight", "largest_weight")  # columns that scoring does not need
 TAKEN = ("deviation", "values", "spread", "log_variance", "knot_weight", "largest_weight")

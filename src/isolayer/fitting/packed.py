@@ -20,23 +20,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from isolayer.fitting.quantised import item_of, whole_of
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Matrix = (
-    Any  # an array ``[curves, knots]``, or what reads as one: `Packed`, `Quantised`
-)
+Matrix = Any  # an array ``[curves, knots]``, or what reads as one: `Packed`, `Quantised`
 
 TOLERANCE = 2.5e-5  # most by which the deviation of a packed curve differs, in logits: with its ancestors' below 1e-4
 UNIT = 2.0**-17  # what weights of shapes are multiples of
 MOST_SHAPES = 24
 _STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24)  # how many shapes a curve may have
 _ENOUGH = 0.98  # share of the sample for which the shapes of a level suffice
-MOST_UNPACKED = (
-    1 << 24
-)  # knot values up to which a table is unpacked when it is first read: 134 MB
-_RISING = (
-    1e-12  # least rise of a packed monotone curve: more than rounding can take away
-)
+MOST_UNPACKED = 1 << 24  # knot values up to which a table is unpacked when it is first read: 134 MB
+_RISING = 1e-12  # least rise of a packed monotone curve: more than rounding can take away
 _DOUBTFUL = 1e-4  # rises above this are surely rises in single precision
 _CHUNK = 1 << 13  # curves decoded together
 
@@ -68,10 +64,7 @@ class Shapes(NamedTuple):
         found = cls(mean, shapes)
         for most in _STEPS:
             some = cls(mean, shapes[:most])
-            if (
-                most >= len(shapes)
-                or np.mean(some.pack(sample, tolerance)[1]) >= _ENOUGH
-            ):
+            if most >= len(shapes) or np.mean(some.pack(sample, tolerance)[1]) >= _ENOUGH:
                 return some
         return found
 
@@ -191,9 +184,7 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        sizes = (
-            level.weights.nbytes + level.shapes.shapes.nbytes for level in self.levels
-        )
+        sizes = (level.weights.nbytes + level.shapes.shapes.nbytes for level in self.levels)
         return self.whole.nbytes + 4 * self.shape[0] + sum(sizes)
 
     @cached_property
@@ -242,9 +233,7 @@ class Packed:
             )
             here *= far[:, None]
             here += knots.start.take(where, axis=0)
-            out[mine] += here[:, -1] + UNIT * np.einsum(
-                "nk,nk->n", weights, here[:, :-1]
-            )
+            out[mine] += here[:, -1] + UNIT * np.einsum("nk,nk->n", weights, here[:, :-1])
             at[mine] = self._above(level, own)
         place = self._place.take(at).astype(np.int64) * self.shape[1] + left
         flat = self._padded.reshape(-1)
@@ -253,9 +242,7 @@ class Packed:
 
     def _of(self, level: PackedLevel, rows: Ints) -> Any:
         """Which rows are packed in a level: places, or all of them."""
-        mine = (
-            (rows >= level.first) & (rows < level.last) & (self._place.take(rows) < 0)
-        )
+        mine = (rows >= level.first) & (rows < level.last) & (self._place.take(rows) < 0)
         return slice(None) if mine.all() else np.flatnonzero(mine)
 
     def _above(self, level: PackedLevel, own: Ints) -> Ints:
@@ -267,22 +254,19 @@ class Packed:
     @cached_property
     def _unpacked(self) -> Floats:
         """All curves, whole: for tables that are small enough to be read fast rather than kept light."""
-        return np.asarray(_whole(self, np.float64))
+        return np.asarray(whole_of(self, np.float64))
 
     @cached_property
     def _by_knot(self) -> tuple[_Knots, ...]:
         """Shapes of the levels, fine to coarse, by knot."""
-        every = [
-            np.concatenate([level.shapes.shapes, level.shapes.mean[None]]).T
-            for level in reversed(self.levels)
-        ]
+        every = [np.concatenate([level.shapes.shapes, level.shapes.mean[None]]).T for level in reversed(self.levels)]
         return tuple(_Knots(one[:-1].copy(), np.diff(one, axis=0)) for one in every)
 
     def __getitem__(self, index: Any) -> Any:
-        return _item(self, index)
+        return item_of(self, index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return _whole(self, dtype)
+        return whole_of(self, dtype)
 
     def flat(self) -> Flat:
         """The same table without levels: every curve as a whole one plus shapes of all levels.
@@ -302,9 +286,7 @@ class Packed:
             own = at[mine] - level.first
             columns = np.zeros((self.shape[0], knots.start.shape[1]), np.int32)
             columns[mine, :-1], columns[mine, -1] = level.weights.take(own, axis=0), 1
-            unit = np.append(
-                np.full(columns.shape[1] - 1, UNIT), 1.0
-            )  # the last is the mean, of which there is one
+            unit = np.append(np.full(columns.shape[1] - 1, UNIT), 1.0)  # the last is the mean, of which there is one
             weights, starts, rises = (
                 [*weights, columns],
                 [*starts, knots.start * unit],
@@ -331,20 +313,12 @@ class Packed:
         if not monotone:
             return good
         for level in self.levels:
-            rises = np.diff(level.shapes.shapes, axis=1).astype(
-                np.float32
-            ) * np.float32(UNIT)
-            above = np.diff(self._padded + (level.shapes.mean), axis=1).astype(
-                np.float32
-            )
+            rises = np.diff(level.shapes.shapes, axis=1).astype(np.float32) * np.float32(UNIT)
+            above = np.diff(self._padded + (level.shapes.mean), axis=1).astype(np.float32)
             for first in range(0, len(level.weights), _CHUNK):
                 some = level.weights[first : first + _CHUNK]
                 rise = some.astype(np.float32) @ rises
-                parents = (
-                    np.full(1, self.shape[0])
-                    if level.parent is None
-                    else level.parent[first : first + _CHUNK]
-                )
+                parents = np.full(1, self.shape[0]) if level.parent is None else level.parent[first : first + _CHUNK]
                 known = self._place[parents]
                 if (known >= 0).all() and (known == known[0]).all():
                     rise += above[known[0]]
@@ -362,84 +336,3 @@ class Packed:
     def plus(self, shift: float) -> Packed:
         """The same curves, all shifted: those that are packed follow the one at the root."""
         return replace(self, whole=self.whole + shift)
-
-
-@dataclass(frozen=True, eq=False)
-class Quantised:
-    """Weights of knots, each curve's in 256 steps up to its largest; reads as an array ``[curves, knots]``.
-
-    Args:
-        steps: From 0 to 255, shape ``[curves, knots]``.
-        largest: The largest weight of each curve, shape ``[curves]``.
-
-    >>> Quantised.of(np.array([[0.0, 0.5, 2.0]]))[0].round(1).tolist()
-    [0.0, 0.5, 2.0]
-    """
-
-    steps: NDArray[np.uint8]
-    largest: NDArray[np.float32]
-
-    dtype = np.dtype(np.float32)
-    ndim = 2
-    log = False
-
-    @classmethod
-    def of(cls, weight: NDArray[np.floating[Any]]) -> Quantised:
-        """Weights ``[curves, knots]``, quantised; what is not 0 does not become 0."""
-        largest = weight.max(1).astype(np.float32)
-        steps = np.ceil(
-            weight * (255 / np.where(largest > 0, largest, 1))[:, None] - 0.5
-        )
-        steps = np.where(weight > 0, np.maximum(steps, 1), 0)
-        return cls(np.minimum(steps, 255).astype(np.uint8), largest)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of curves and of knots."""
-        return self.steps.shape[0], self.steps.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return self.steps.nbytes + self.largest.nbytes
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def decode(self, rows: Ints) -> NDArray[np.float32]:
-        """Whole curves of some rows, shape ``[n, knots]``."""
-        return self.steps[rows] * (self.largest[rows] / np.float32(255))[:, None]
-
-    def __getitem__(self, index: Any) -> Any:
-        return _item(self, index)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return _whole(self, dtype)
-
-
-def _item(table: Packed | Quantised, index: Any) -> Any:
-    rows, knots = index if isinstance(index, tuple) else (index, slice(None))
-    if isinstance(rows, slice):
-        rows = np.arange(*rows.indices(len(table)))
-    number = (
-        rows
-        if isinstance(rows, np.ndarray) and rows.dtype.kind == "i"
-        else np.arange(len(table))[rows]
-    )
-    if number.ndim == 0:
-        return table.decode(number[None])[0][knots]
-    if (
-        isinstance(knots, np.ndarray)
-        and knots.shape == number.shape
-        and knots.dtype != bool
-    ):
-        return table.decode(number)[np.arange(len(number)), knots]
-    return table.decode(number)[:, knots]
-
-
-def _whole(table: Packed | Quantised, dtype: Any) -> NDArray[Any]:
-    out = np.empty(table.shape, table.dtype if dtype is None else dtype)
-    for first in range(0, len(table), _CHUNK):
-        rows = np.arange(first, min(first + _CHUNK, len(table)))
-        out[rows] = table.decode(rows)
-    return out

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.level import THREADS, Chunk, LevelFit, Table, balancing_shift, keep_rising
-from isolayer.fitting.packed import MOST_SHAPES, TOLERANCE, Packed, PackedLevel, Quantised, Shapes
+from isolayer.fitting.packed import MOST_SHAPES, TOLERANCE, Packed, PackedLevel, Shapes
+from isolayer.fitting.quantised import Quantised
 
 Floats = NDArray[np.float64]
 

@@ -443,7 +443,7 @@ def test_every_chart_is_valid_and_draws(found):
     bias = learned_bias(dual_curves(), (-2, 2))
     for chart in (
         charts.reliability_chart(parts, [theme.COLOUR["raw"], theme.COLOUR["accent"]]),
-        charts.density_chart(found.density),
+        charts.density_chart(found.density, found.weight),
         charts.heat_chart(found.heat, charts.BEFORE),
         charts.heat_chart(found.heat, charts.AFTER),
         charts.daily_chart(found.daily),

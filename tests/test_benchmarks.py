@@ -24,7 +24,7 @@ def test_modules_with_a_run_are_found_and_others_refused(capsys):
     assert "calibration" in names_of()
     assert "task" not in names_of()
     assert main(["nothing"]) == 2
-    assert "expected names among calibration" in capsys.readouterr().err
+    assert "expected names among audit, calibration" in capsys.readouterr().err
 
 
 def test_results_are_written_with_the_machine_and_leave_no_part(tmp_path):

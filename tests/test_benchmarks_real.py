@@ -203,7 +203,7 @@ def test_options_are_read_and_others_refused(capsys):
     with pytest.raises(InputError, match="expected --choose"):
         parse(["--jobs=x"])
     assert main(["calibration", "--report"]) == 2
-    assert "only after one of coverage, fields, monitor, negatives, real" in capsys.readouterr().err
+    assert "only after one of audit, coverage, fields, monitor, negatives, real" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -524,7 +524,10 @@ def test_each_command_says_the_next_from_a_simulated_log_to_a_report(folder):
             ["diagnose", "day1.parquet", "--features", "device", "--position", "day"],
             "column device: expected numbers, got string; convert it",
         ),
-        (["train", "nope.parquet", "--features", "x"], "logs: expected a Parquet file or a folder of them at 'nope.pa"),
+        (
+            ["train", "nope.parquet", "--features", "x"],
+            "logs: expected a file, or a folder of Parquet files, at 'nope.pa",
+        ),
         (["train", "day1.parquet", "--features", "prob", "--hidden", "a,b"], "--hidden: expected widths such as 64,32"),
         (["train", "day1.parquet", "--features", "prob", "--hidden", ""], "--hidden: expected widths such as 64,32"),
         (["train", "day1.parquet", "--features", "prob", "--tasks", "click,click"], "--tasks: expected each name once"),

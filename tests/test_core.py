@@ -56,6 +56,7 @@ log = rows | {"label": label}
 ASKS = {
     **dict.fromkeys(("ContextIsotonicLayer", "DualHead", "IsotonicEmbedding", "IsotonicLayer"), "torch"),
     **dict.fromkeys(("MonotoneLattice", "calibrate", "parameter_groups", "piecewise_linear", "debias"), "torch"),
+    **dict.fromkeys(("RowAdam", "train_curves"), "torch"),
     "curves.to_layer()": "torch",
     "Curves.from_layer(None)": "torch",
     "curves.apply_table(log)": "ibis",
@@ -173,14 +174,23 @@ COMMANDS = {
         ("apply", "log.parquet"): "ibis",
         ("check", "log.parquet"): "ibis",
         ("diagnose", "log.parquet"): "ibis",
+        ("audit", "log.parquet"): "ibis",
     },
     "report": {("report", "log.parquet"): "altair"},
     "onnx": {
         ("export", "curves.parquet", "--out", "curves.onnx"): "onnx",
         ("score", "log.parquet", "--features", "score", "--model", "model.onnx"): "onnxruntime",
     },
-    "torch": {("train", "log.parquet", "--features", "score"): "torch", ("demo",): "torch"},
-    "train": {("train", "log.parquet", "--features", "score"): "lightning", ("demo",): "lightning"},
+    "torch": {
+        ("train", "log.parquet", "--features", "score"): "torch",
+        ("tune", "log.parquet", "--features", "score"): "torch",
+        ("demo",): "torch",
+    },
+    "train": {
+        ("train", "log.parquet", "--features", "score"): "lightning",
+        ("tune", "log.parquet", "--features", "score"): "lightning",
+        ("demo",): "lightning",
+    },
 }
 
 
@@ -211,9 +221,9 @@ def test_each_command_names_the_extra_it_needs(extra, folder, monkeypatch):
 def test_other_commands_need_no_more_than_their_own_extra(folder, monkeypatch):
     monkeypatch.chdir(folder)
     alone = [["compare", "curves.parquet", "curves.parquet"], ["simulate", "--sessions", "9", "--out", "feed.parquet"]]
-    alone += [["show", "curves.parquet"], ["show", "sums.parquet"]]
+    alone += [["show", "curves.parquet"], ["show", "sums.parquet"], ["example", "--out", "example.parquet"]]
     results = run([["--help"], *alone], [name for name, extra in EXTRA_OF.items() if extra != "cli"])
-    assert [status for status, _ in results] == [0, 0, 0, 0, 0]
+    assert [status for status, _ in results] == [0] * 6
     tried = {arguments[0] for commands in COMMANDS.values() for arguments in commands} | {one[0] for one in alone}
     assert tried == {command.__name__ for command in import_module("isolayer.cli.app").COMMANDS}
     assert all(name in results[0][1] for name in tried)

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 
 
 class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Calibrate scores by one monotone curve a context: exact, in seconds, with nothing to tune.
+    """Calibrate scores by one monotone curve per context: exact, in seconds, with nothing to tune.
 
     Args:
         contexts: Names of the context columns, coarse to fine. Each level of contexts is drawn to the one above it and

@@ -175,6 +175,7 @@ COMMANDS = {
         ("check", "log.parquet"): "ibis",
         ("diagnose", "log.parquet"): "ibis",
         ("audit", "log.parquet"): "ibis",
+        ("example",): "ibis",
     },
     "report": {("report", "log.parquet"): "altair"},
     "onnx": {
@@ -221,9 +222,9 @@ def test_each_command_names_the_extra_it_needs(extra, folder, monkeypatch):
 def test_other_commands_need_no_more_than_their_own_extra(folder, monkeypatch):
     monkeypatch.chdir(folder)
     alone = [["compare", "curves.parquet", "curves.parquet"], ["simulate", "--sessions", "9", "--out", "feed.parquet"]]
-    alone += [["show", "curves.parquet"], ["show", "sums.parquet"], ["example", "--out", "example.parquet"]]
+    alone += [["show", "curves.parquet"], ["show", "sums.parquet"]]
     results = run([["--help"], *alone], [name for name, extra in EXTRA_OF.items() if extra != "cli"])
-    assert [status for status, _ in results] == [0] * 6
+    assert [status for status, _ in results] == [0] * 5
     tried = {arguments[0] for commands in COMMANDS.values() for arguments in commands} | {one[0] for one in alone}
     assert tried == {command.__name__ for command in import_module("isolayer.cli.app").COMMANDS}
     assert all(name in results[0][1] for name in tried)

@@ -52,7 +52,7 @@ def example(
 
 def _write(columns: dict[str, NDArray[Any]], out: Path) -> None:
     """Write columns as a file of the format that its name says."""
-    import ibis
+    ibis = need("ibis")
     import pyarrow as pa
 
     write(ibis.memtable(pa.table(columns)), out)

@@ -442,8 +442,8 @@ def test_the_solver_ends_where_no_block_wants_to_move():
     terms = fit_fields(frame["score"].to_numpy(), label.astype(float), columns)
     data = data_of(terms, frame["score"].to_numpy(), label.astype(float), columns, np.ones(4000), 1.0)
     source = RowSums(data, terms)
-    solved = solve(source.blocks, source.scan, most=500, still=1e-8)  # losses of 4,000 rows tell no smaller moves
-    assert solved.move < 1e-8
+    solved = solve(source.blocks, source.scan, most=500, still=1e-9)
+    assert solved.move < 1e-9
     for block, values, sums in zip(source.blocks, solved.values, solved.last.sums, strict=True):
         np.testing.assert_allclose(sums.gradient, block.pull(values), atol=1e-5)
     rng = np.random.default_rng(0)

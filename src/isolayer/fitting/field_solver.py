@@ -44,6 +44,7 @@ class Solved(NamedTuple):
     move: float
 
 
+_ROUNDING = 1e-14  # relative difference of two objectives that is not told from chance
 Scanner = Callable[[list[Floats]], Scan]
 
 
@@ -94,7 +95,10 @@ class _Descent:
         while self.scans < most and share > _SHORTEST:
             point = self.point + share * direction
             at, height, slope = self._look(point)
-            if height <= self.height + _SUFFICIENT * share * promised:
+            level = abs(height - self.height) <= _ROUNDING * abs(self.height)  # then only slopes still tell
+            if height <= self.height + _SUFFICIENT * share * promised or (
+                level and abs(float(direction @ slope)) < abs(promised)
+            ):
                 self._remember(point - self.point, slope - self.slope)
                 self.point, self.at, self.height, self.slope = point, at, height, slope
                 self._scale()

@@ -75,6 +75,7 @@ from isolayer import (
     simulate,
     train_curves,
 )
+from isolayer.debias.lists import Outputs
 from isolayer.grid import Spread
 
 # What the table calls: small rows, fitted curves, models.
@@ -98,12 +99,19 @@ SUMS.save(FOLDER / "sums.parquet")
 HARVESTED = debias.harvest([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0])
 
 
+BY_POSITION = (
+    *(debias.Cascade, debias.DCM, debias.DBN, debias.UBM),
+    *(debias.RegressionEM, debias.PairwiseDebiasing),
+)
+
+
 def backbone(inputs: int = 3) -> nn.Module:
     return nn.Linear(inputs, 4)
 
 
 def model(kind: Callable[..., Any] = DualHead, **options: Any) -> Any:
     contexts = {} if kind in (debias.Naive, debias.InversePropensity) else {"contexts": {"position": 5}}
+    contexts = {"positions": 5} if kind in BY_POSITION else contexts
     inputs = 7 if kind in (debias.PositionAsFeature, debias.PositionDropout) else 3
     given = {"backbone": backbone(inputs), "width": 4, "tasks": ("click",), **contexts, **options}
     if kind is debias.InversePropensity:
@@ -113,6 +121,9 @@ def model(kind: Callable[..., Any] = DualHead, **options: Any) -> Any:
 
 DUAL, NAIVE, IPS, DLA = (
     model(kind) for kind in (DualHead, debias.Naive, debias.InversePropensity, debias.DualLearning)
+)
+REM, PAIRS, REVERSAL = (
+    model(kind) for kind in (debias.RegressionEM, debias.PairwiseDebiasing, debias.GradientReversal)
 )
 PAP = debias.PositionPredictor(DUAL, backbone(), width=4)
 LISTS = {**IDS, "session": torch.zeros(N, dtype=torch.int64)}
@@ -220,6 +231,9 @@ RATE_OF_ROWS = ONE_RATE.without("None").but(
     unknown=({"like": 0.5}, "negative_rate: expected tasks ['click'], got ['like']; remove or rename them"),
     above=(torch.full((N,), 2.0), "negative_rate: expected shares in (0, 1], got 2.0 to 2.0; give the share kept"),
 )
+MOVES = number("a number in (0, 1]", "0.05 is usual", "fraction")
+NORM = number("a number >= 0", "0 leaves the ratios as they are", "zero", "fraction")
+FORWARD = "pass what forward returned"
 TRAINING = {"labels": TARGETS, "mask": MASK, "weight": ROW_WEIGHT}
 INIT = number("a number in [-1e+06, 1e+06]", "1.0 starts at the identity", "minus", "zero", "fraction")
 STEP = number("a number in [0, 1e+06]", "0.1 is usual", "zero", "fraction")
@@ -312,6 +326,20 @@ WHOLE = Param(
         "short": ([0] * 3, LENGTHS),
         "a set": ({0}, NOT_A_COLUMN % "a set"),
     },
+)
+TWO_COLUMNS = matrix(np.arange(8.0).reshape(N, 2), N, 2, rule="expected 2 dimensions, got shape (); reshape it")
+TWO_POSITIONS = WHOLE.at([0, 1, 0, 1]).but(
+    **{
+        "None": (None, NOT_A_COLUMN % "None"),
+        "fractions": (
+            [0.5] * N,
+            "{name}: expected integers from 0 to 1, got float64 values; number them from 0",
+        ),
+        "beyond": (
+            [0, 200, 0, 0],
+            "{name}: expected integers from 0 to 1, got 200 in row 1; number them from 0",
+        ),
+    }
 )
 RATE = (
     numbers(DEFAULT)
@@ -740,6 +768,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
         for method in ("forward", "prob", "inverse")
     },
     "ContextIsotonicLayer.knot_values": (CONTEXT_LAYER.knot_values, {"context": ids(rows="batch")}),
+    "ContextIsotonicLayer.embeddings": (CONTEXT_LAYER.embeddings, {"context": ids(rows="batch")}),
     "IsotonicEmbedding": (
         IsotonicEmbedding,
         {
@@ -894,6 +923,9 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "hash_buckets": OPTIONAL_COUNT,
             "projection": OPTIONAL_COUNT,
             "sparse": FLAG,
+            "loss": choice(
+                "pointwise", "listwise", "pairwise", "lambdarank", "jrc", advice="'pointwise' is the log loss"
+            ),
         },
     ),
     "DualHead.forward": (lambda **given: DUAL(FEATURES, **given), {"context": ids()}),
@@ -1382,6 +1414,66 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             },
         }.items()
     },
+    **{
+        f"debias.{kind.__name__}": (
+            lambda kind=kind, **given: model(kind, **given),
+            {
+                **HEADS,
+                "positions": count(advice="give the length of the lists"),
+                "feature": setting("a name", "name the context feature that is the position", "text"),
+                "group": setting("a name", "name the key of the context that holds the list of each row", "text"),
+                **({"step": MOVES, "norm": NORM} if kind is debias.PairwiseDebiasing else {}),
+            }
+            if kind is not debias.RegressionEM
+            else {
+                **HEADS,
+                "positions": count(advice="give the length of the lists"),
+                "feature": setting("a name", "name the context feature that is the position", "text"),
+                "step": MOVES,
+            },
+        )
+        for kind in BY_POSITION
+    },
+    "debias.GradientReversal": (
+        lambda **given: model(debias.GradientReversal, **given),
+        {
+            **HEADS,
+            "contexts": SIZES.but(none=({}, NO_CONTEXT)),
+            "eta": number("a number >= 0", "0 leaves the reversal out", "zero", "fraction"),
+            "dim": count(),
+        },
+    ),
+    "debias.RegressionEM.forward": (lambda **given: REM(FEATURES, **given), {"context": ids(rows="batch")}),
+    "debias.GradientReversal.forward": (lambda **given: REVERSAL(FEATURES, **given), {"context": ids(rows="batch")}),
+    "debias.PairwiseDebiasing.forward": (
+        lambda **given: PAIRS(FEATURES, **given),
+        {
+            "context": ids(LISTS, rows="batch").but(
+                no_lists=(IDS, "context: expected 'session', the list of each row, got ['position']; add it")
+            )
+        },
+    ),
+    **{
+        f"debias.{type(one).__name__}.loss": (
+            one.loss,
+            {
+                "outputs": setting("an Outputs", "pass what forward returned", valid=one(FEATURES, LISTS)).but(
+                    others=(Outputs.of({}, None), "outputs: expected those of this model, got others; " + FORWARD)
+                ),
+                **TRAINING,
+            },
+        )
+        for one in (REM, PAIRS, REVERSAL)
+    },
+    "debias.placement_weights": (
+        debias.placement_weights,
+        {
+            "features": TWO_COLUMNS,
+            "position": TWO_POSITIONS.without("short"),
+            "positions": count(2, advice="with one position there is nothing to weight", valid=2),
+            "clip": number("a number >= 1", "10 is usual", "fraction"),
+        },
+    ),
     "debias.InversePropensity": (
         lambda **given: model(debias.InversePropensity, **given),
         {
@@ -1428,6 +1520,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "width": count(advice="give the width of the tower's output", valid=4),
             "given": choice("features", "relevance"),
             "gamma": number("a positive number", "at 0 the tower would not be trained", "fraction"),
+            "pool": choice("probabilities", "embeddings", advice="the paper's is 'embeddings'"),
         },
     ),
     "debias.PositionPredictor.forward": (lambda **given: PAP(FEATURES, **given), {"context": ids()}),
@@ -1511,22 +1604,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     "debias.em_propensity": (
         debias.em_propensity,
         {
-            "features": matrix(
-                np.arange(8.0).reshape(N, 2), N, 2, rule="expected 2 dimensions, got shape (); reshape it"
-            ),
-            "position": WHOLE.at([0, 1, 0, 1]).but(
-                **{
-                    "None": (None, NOT_A_COLUMN % "None"),
-                    "fractions": (
-                        [0.5] * N,
-                        "{name}: expected integers from 0 to 1, got float64 values; number them from 0",
-                    ),
-                    "beyond": (
-                        [0, 200, 0, 0],
-                        "{name}: expected integers from 0 to 1, got 200 in row 1; number them from 0",
-                    ),
-                }
-            ),
+            "features": TWO_COLUMNS,
+            "position": TWO_POSITIONS,
             "label": labels([1, 1, 1, 0]).but(
                 soft=([0.5] * N, "label: expected 0 or 1, got soft labels; a propensity is estimated from events")
             ),
@@ -1687,7 +1766,7 @@ INNER = {
     "Histogram.cells_where",
     "Histogram.only_cells",
     "Histogram.parents",
-    *(f"debias.{model}.observe" for model in ("AdditiveTower", "Naive", "PAL", "TrustAffine")),
+    *(f"debias.{model}.observe" for model in ("AdditiveTower", "Naive", "PAL", "RegressionEM", "TrustAffine")),
     *(f"debias.{model}.represent" for model in ("Naive", "PositionAsFeature", "PositionDropout")),
     *(f"simulate.Feed.{name}" for name in ("candidates", "draws", "scores", "show")),
     *(f"simulate.Population.{name}" for name in ("direction", "features_of", "spurious", "visible")),
@@ -1711,12 +1790,14 @@ INNER = {
     *(f"simulate.{behaviour}.{name}" for behaviour in ("Contextual", "Mixture") for name in ("act", "curve")),
     "simulate.Trust.rates",
     "RowAdam.step",
+    "ContextIsotonicLayer.at_embeddings",
 }
 
 # Parameters that only the caller's own backbone reads, or that scikit-learn asks for and nobody reads.
 NOT_OURS = {
     *(f"DualHead.{name}: features" for name in ("forward", "refit_served", "served_sums")),
     *(f"debias.{model}.forward: features" for model in ("DualLearning", "InversePropensity", "PositionPredictor")),
+    *(f"debias.{model}.forward: features" for model in ("RegressionEM", "PairwiseDebiasing", "GradientReversal")),
     "debias.Naive.forward: features",
     "debias.Naive.forward: context",
     "debias.Serving.forward: features",

@@ -5,15 +5,22 @@ from torch import nn
 
 from isolayer import metrics
 from isolayer.debias import (
+    DBN,
+    DCM,
     DROP_RATES,
     PAL,
+    UBM,
     AdditiveTower,
+    Cascade,
     DualHead,
     DualLearning,
+    GradientReversal,
     InversePropensity,
     Naive,
+    PairwiseDebiasing,
     PositionAsFeature,
     PositionDropout,
+    RegressionEM,
     TrustAffine,
     post_hoc,
 )
@@ -46,6 +53,15 @@ def makers(tasks=TASKS, decreasing=("skip",)):
         "ips": lambda: InversePropensity(backbone(), propensity=[1.0, 0.5, 0.25, 0.2], **known),
         "dla": lambda: DualLearning(backbone(), contexts=CONTEXTS, **known),
         "dual": lambda: DualHead(backbone(), contexts=CONTEXTS, alpha=0.0, beta=1.0, **known),
+        **{
+            f"dual {loss}": lambda loss=loss: DualHead(backbone(), contexts=CONTEXTS, loss=loss, **known)
+            for loss in ("listwise", "pairwise", "lambdarank", "jrc")
+        },
+        **{
+            kind.__name__: lambda kind=kind: kind(backbone(), positions=LENGTH, **known)
+            for kind in (Cascade, DCM, DBN, UBM, RegressionEM, PairwiseDebiasing)
+        },
+        "reversal": lambda: GradientReversal(backbone(), contexts=CONTEXTS, **known),
     }
 
 
@@ -114,7 +130,22 @@ def test_masking_every_row_of_a_list_is_leaving_it_out(name):
     assert torch.allclose(masked, model.loss(model(features, context), labels), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["naive", "pal", "feature", "ips", "dla"])
+OPPOSITES = [
+    "naive",
+    "pal",
+    "feature",
+    "ips",
+    "dla",
+    "Cascade",
+    "DCM",
+    "DBN",
+    "UBM",
+    "RegressionEM",
+    "PairwiseDebiasing",
+]
+
+
+@pytest.mark.parametrize("name", OPPOSITES)
 def test_a_decreasing_task_is_the_opposite_event(name):
     one, other = made(name, tasks=("skip",), decreasing=("skip",)).eval(), made(name, tasks=("skip",), decreasing=())
     other.eval().load_state_dict({k: v for k, v in one.state_dict().items() if k != "sign"}, strict=False)

@@ -100,8 +100,9 @@ def test_pooling_is_the_obvious_sum():
         torch.testing.assert_close(served[task], model(x, context)[task].relevance_logit.detach())
 
 
-def test_serving_takes_features_alone_and_is_a_copy():
-    pap = PositionPredictor(dual_head(), tower(), width=32)
+@pytest.mark.parametrize("pool", ["probabilities", "embeddings"])
+def test_serving_takes_features_alone_and_is_a_copy(pool):
+    pap = PositionPredictor(dual_head(), tower(), width=32, pool=pool)
     serving = pap.serving()
     x = torch.randn(3, 12)
     before = serving(x)
@@ -171,3 +172,44 @@ def test_mistakes_are_named(model, options, message):
     with pytest.raises(InputError) as error:
         PositionPredictor(dual_head(**model), tower(), width=32, **options)
     assert str(error.value) == message
+
+
+def test_pooled_embeddings_are_one_curve_of_the_mean_embedding(trained):
+    source = copy.deepcopy(trained["pooled"])
+    source.pool = "embeddings"
+    features = torch.randn(50, 12)
+    served = source.serving()(features)["click_prob"]
+    model, layer = source.model, source.model.context_curves
+    with torch.no_grad():
+        share = torch.softmax(source.predict(source.tower(features)), dim=1)  # [rows, contexts]
+        relevance = model.relevance(model.backbone(features))
+        position, device = torch.arange(10).repeat_interleave(3), torch.arange(3).repeat(10)
+        expected = torch.zeros(50)
+        for row in range(50):
+            bias, weight = torch.zeros(1), torch.zeros(layer.grid.buckets)
+            for place, (k, d) in enumerate(zip(position, device, strict=True)):
+                for table, key in ((layer.tables[0], k), (layer.tables[1], d)):
+                    if key > 0:  # the reference has no deviation
+                        bias = bias + share[row, place] * table.bias.weight[key + 1]
+                        weight = weight + share[row, place] * table.rows.weight[key + 1]
+            slope = torch.relu(1 + weight)
+            knots = torch.cat([bias + layer.grid.lower - layer.grid.step, slope * layer.grid.step]).cumsum(0)
+            at = torch.from_numpy(layer.grid.knots).float()
+            expected[row] = float(np.interp(float(relevance[row, 0]), at.numpy(), knots.numpy()))
+    assert torch.allclose(served, torch.sigmoid(expected), atol=1e-5)
+
+
+def test_both_kinds_of_pooling_agree_where_the_position_is_certain_and_differ_elsewhere(trained):
+    features = torch.randn(40, 12)
+    found = {}
+    for certain in (True, False):
+        for pool in ("probabilities", "embeddings"):
+            source = copy.deepcopy(trained["pooled"])
+            source.pool = pool
+            if certain:
+                with torch.no_grad():
+                    source.predict.weight.zero_()
+                    source.predict.bias.zero_()[7] = 100.0
+            found[certain, pool] = source.serving()(features)["click_prob"]
+    assert torch.allclose(found[True, "probabilities"], found[True, "embeddings"], atol=1e-6)
+    assert not torch.allclose(found[False, "probabilities"], found[False, "embeddings"], atol=1e-3)

@@ -217,3 +217,18 @@ def test_under_torchrun_one_process_speaks_and_the_steps_stay(trained, tmp_path)
         steps = np.genfromtxt(tmp_path / name / "csv" / "version_0" / "metrics.csv", delimiter=",", names=True)["step"]
         assert int(np.nanmax(steps)) == 27_000 // 512 - 1
     assert losses["two"] == pytest.approx(losses["one"], rel=0.02)
+
+
+def test_a_loss_over_lists_is_trained_from_lists_and_serves_the_click_rate(feed, tmp_path):
+    pq.write_table(table(feed), tmp_path / "log.parquet")
+    where = (tmp_path / "log.parquet", *OPTIONS, "--loss", "pairwise")
+    with pytest.raises(InputError, match="--list: expected the column of lists, which --loss pairwise compares"):
+        run("train", *where)
+    with pytest.raises(InputError, match="loss: expected 'pointwise', 'listwise', "):
+        run("train", *where[:-1], "hinge", "--list", "session")
+    run("train", *where, "--list", "session", "--out", tmp_path / "model")
+    out = tmp_path / "scored.parquet"
+    run("score", tmp_path / "log.parquet", "--model", tmp_path / "model" / "serving.onnx", "--out", out)
+    scored = pq.read_table(out)
+    assert scored["click_prob"].to_numpy().mean() == pytest.approx(feed["click"].mean(), rel=0.01)
+    assert np.corrcoef(scored["click_relevance"].to_numpy(), feed["relevance_click"])[0, 1] > 0.4

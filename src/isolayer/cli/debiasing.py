@@ -21,6 +21,7 @@ from isolayer.cli.rankers import (
     Hidden,
     ListId,
     Logs,
+    Loss,
     Mode,
     Tasks,
     as_parquet,
@@ -116,6 +117,7 @@ def train(
         ),
     ] = "detached",
     mode: Mode = "sum",
+    loss: Loss = "pointwise",
     dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of hidden units left out in training.")] = 0.0,
     epochs: Annotated[int, typer.Option(help="Maximal number of passes over the log.")] = 10,
     batch_size: Annotated[int, typer.Option(help="Rows per batch, of all processes together.")] = 1024,
@@ -153,6 +155,8 @@ def train(
             hidden=hidden,
             mode=mode,
             anchor=anchor,
+            loss=loss,
+            list_id=list_id,
             known=earlier_vocabularies(start, out),
         )
         model = asked.model(**factors, dropout=dropout, seed=seed)

@@ -45,6 +45,13 @@ Mode = Annotated[
         help="sum adds the effects of the contexts; cross gives every combination of them a curve of its own."
     ),
 ]
+Loss = Annotated[
+    str,
+    typer.Option(
+        help="Loss of the observed labels: pointwise, or one that compares the rows of a list: listwise, pairwise, "
+        "lambdarank, jrc. Those need --list."
+    ),
+]
 
 
 def first_process() -> bool:
@@ -114,6 +121,7 @@ class Ranker:
         hidden: Widths of the backbone's layers.
         mode: How contexts are combined.
         anchor: What the alpha loss trains.
+        loss: Loss of the observed labels.
         all_columns: Columns of the log.
     """
 
@@ -125,6 +133,7 @@ class Ranker:
     hidden: list[int]
     mode: str
     anchor: str
+    loss: str
     all_columns: list[str]
 
     def columns(self) -> dict[str, Any]:
@@ -153,6 +162,7 @@ class Ranker:
             beta=beta,
             mode=self.mode,
             anchor=self.anchor,
+            loss=self.loss,
         )
 
 
@@ -167,6 +177,8 @@ def ranker(
     hidden: str,
     mode: str = "sum",
     anchor: str = "detached",
+    loss: str = "pointwise",
+    list_id: str | None = None,
     known: Mapping[str, Any] | None = None,
 ) -> Ranker:
     """The ranker that options describe; values of columns that hold no ids are read from the log.
@@ -181,8 +193,12 @@ def ranker(
         hidden: Widths.
         mode: How contexts are combined.
         anchor: What the alpha loss trains.
+        loss: Loss of the observed labels.
+        list_id: Column of the lists, which most losses need.
         known: Vocabularies of an earlier day, to be used again.
     """
+    if loss != "pointwise" and list_id is None:
+        raise InputError(f"--list: expected the column of lists, which --loss {loss} compares, got none; name it")
     sizes, labels, widths = context_sizes(contexts), distinct(names(tasks), "--tasks"), layer_widths(hidden)
     schema = _schema(logs)
     columns = matching(features, list(schema.names))
@@ -194,7 +210,7 @@ def ranker(
     vocabularies |= _read_vocabularies(logs, [name for name in wanted if name not in vocabularies])
     counted = {name: len(vocabularies[name]) if size is None else size for name, size in sizes.items()}
     falling = distinct(names(decreasing), "--decreasing")
-    return Ranker(columns, labels, falling, counted, vocabularies, widths, mode, anchor, list(schema.names))
+    return Ranker(columns, labels, falling, counted, vocabularies, widths, mode, anchor, loss, list(schema.names))
 
 
 def _read_vocabularies(logs: list[Path], wanted: list[str]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from isolayer.cli.rankers import (
     Hidden,
     ListId,
     Logs,
+    Loss,
     Mode,
     Tasks,
     as_parquet,
@@ -48,6 +49,7 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="How many combinations to try.")] = 8,
     anchor: Annotated[str, typer.Option(help="detached, or joint, which is the paper's.")] = "detached",
     mode: Mode = "sum",
+    loss: Loss = "pointwise",
     hidden: Hidden = "64,32",
     epochs: Annotated[int, typer.Option(help="Maximal number of passes over the log.")] = 10,
     batch_size: Annotated[int, typer.Option(help="Rows per batch.")] = 1024,
@@ -79,6 +81,8 @@ def tune(
             hidden=hidden,
             mode=mode,
             anchor=anchor,
+            loss=loss,
+            list_id=list_id,
         )
 
         def make(settings: dict[str, Any]) -> Any:

@@ -7,7 +7,11 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
     baselines                methods to compare with                                 Naive, AdditiveTower, PAL,
                                                                                      PositionAsFeature, PositionDropout,
                                                                                      TrustAffine, post_hoc
+    ranking_loss             losses that compare the rows of a list                  DualHead(loss=...)
     weighting                events weighted by propensity                           InversePropensity, DualLearning
+    in_turns                 bias and ranker estimated in turns                      RegressionEM, PairwiseDebiasing
+    click_models             how users read a list                                   Cascade, DCM, DBN, UBM
+    confounding              loggers that knew something of relevance                GradientReversal, placement_weights
     boosting                 LightGBM and XGBoost through learned curves             BoostedRanker
     propensity               examination by regression EM                            em_propensity
     intervention_harvesting  the effect of position, from items shown at several     harvest
@@ -35,11 +39,14 @@ from isolayer.debias.baselines import (
     post_hoc,
 )
 from isolayer.debias.boosting import BoostedRanker
+from isolayer.debias.click_models import DBN, DCM, UBM, Cascade
+from isolayer.debias.confounding import GradientReversal, placement_weights
 from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
 from isolayer.debias.distill import Distilled, ShallowHead, distill
 from isolayer.debias.evaluation import Evaluation, evaluate
 from isolayer.debias.export import export_onnx
 from isolayer.debias.heads import DualHead
+from isolayer.debias.in_turns import PairwiseDebiasing, RegressionEM
 from isolayer.debias.informed_logger_test import LoggerTest, logger_test
 from isolayer.debias.intervention_harvesting import Harvested, harvest
 from isolayer.debias.loss import Heads
@@ -49,24 +56,31 @@ from isolayer.debias.serving import Serving
 from isolayer.debias.weighting import DualLearning, InversePropensity
 
 __all__ = [
+    "DBN",
+    "DCM",
     "DROP_RATES",
     "PAL",
+    "UBM",
     "AdditiveTower",
     "BoostedRanker",
+    "Cascade",
     "Diagnosis",
     "Distilled",
     "DualHead",
     "DualLearning",
     "Evaluation",
+    "GradientReversal",
     "Harvested",
     "Heads",
     "InversePropensity",
     "LoggerTest",
     "Naive",
     "Overlap",
+    "PairwiseDebiasing",
     "PositionAsFeature",
     "PositionDropout",
     "PositionPredictor",
+    "RegressionEM",
     "Serving",
     "ShallowHead",
     "TrustAffine",
@@ -78,6 +92,7 @@ __all__ = [
     "harvest",
     "logger_test",
     "overlap",
+    "placement_weights",
     "position_effect",
     "post_hoc",
 ]

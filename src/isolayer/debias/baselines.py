@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from isolayer.curves.evaluation import logit_of
-from isolayer.debias.heads import checked_tasks
+from isolayer.debias.head_settings import checked_tasks
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits, weighted_bce
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
@@ -82,8 +82,12 @@ class Naive(nn.Module):
         """Logits of every task, for features and ids ``[batch]`` of each context feature."""
         relevance = self.relevance(self.represent(features, context))
         observed = self.observe(relevance, context)
-        columns = zip(relevance.unbind(1), observed.unbind(1), (relevance * self.sign).unbind(1), strict=True)
-        return {task: Heads(*logits) for task, logits in zip(self.tasks, columns, strict=True)}
+        return self._heads(relevance, observed)
+
+    def _heads(self, relevance: Tensor, observed: Tensor, *more: Tensor) -> dict[str, Heads]:
+        """The outputs of every task, from columns ``[batch, tasks]``."""
+        columns = zip(*(part.unbind(1) for part in (relevance, observed, relevance * self.sign, *more)), strict=True)
+        return {task: Heads(*parts) for task, parts in zip(self.tasks, columns, strict=True)}
 
     def loss(
         self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.head_curves import bias_curves, served_curves
+from isolayer.debias.head_settings import check_wiring, checked_loss, checked_reference, checked_tasks
+from isolayer.debias.lists import Lists, Outputs
 from isolayer.debias.loss import (
     Heads,
     Labels,
@@ -27,6 +29,7 @@ from isolayer.debias.loss import (
     stacked_logits,
     weighted_bce,
 )
+from isolayer.debias.ranking_loss import Ranking, level_loss, list_loss
 from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.debias.towers import TowerRelevance, Towers
@@ -36,7 +39,7 @@ from isolayer.grid import Grid, grid_or
 from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.inputs import context_sizes, module
 from isolayer.nn.isotonic import IsotonicLayer
-from isolayer.settings import choice, count, instance, mapping, names
+from isolayer.settings import choice, instance, mapping
 
 TASKS = ("click", "skip", "long_dwell")  # of which skip is decreasing
 COARSE = Grid(step=2.5)  # of the context curves
@@ -83,6 +86,9 @@ class DualHead(nn.Module):
         hash_buckets: As there: unbounded ids, hashed into tables of this size.
         projection: As there: a dense vector of this size per row, ``context["vector"]``.
         sparse: As there: sparse gradients, for contexts with very many ids; train it with `RowAdam`.
+        loss: Loss of the observed logits: ``"pointwise"``, the log loss; or one that compares the rows of a list, see
+            `ranking_loss`: ``"listwise"``, ``"pairwise"``, ``"lambdarank"``, ``"jrc"``. The list of each row is then
+            read from ``context["session"]``, and a batch holds whole lists.
 
     >>> model = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
     >>> outputs = model(torch.zeros(5, 4), {"position": torch.arange(5)})
@@ -91,6 +97,7 @@ class DualHead(nn.Module):
     """
 
     sign: Tensor
+    group = "session"  # the key of the context that holds the list of each row
 
     def __init__(
         self,
@@ -112,6 +119,7 @@ class DualHead(nn.Module):
         hash_buckets: int | None = None,
         projection: int | None = None,
         sparse: bool = False,
+        loss: Ranking = "pointwise",
     ) -> None:
         super().__init__()
         contexts = {"position": 20, "device": 3} if contexts is None else contexts
@@ -119,18 +127,21 @@ class DualHead(nn.Module):
         if decreasing is None:
             decreasing = ("skip",) if tasks is None else ()
         self.tasks, self.decreasing = checked_tasks(TASKS if tasks is None else tasks, decreasing)
-        _check_wiring(anchor, wiring, towers)
+        check_wiring(anchor, wiring, towers)
         self.anchor, self.wiring = anchor, wiring
+        self.ranking: Ranking = checked_loss(loss, towers)
+        self.needs_lists = loss != "pointwise"  # `training.train` then gives batches of whole lists
         self.alpha, self.beta = alpha, beta
         self.backbone = module("backbone", backbone)
         self.relevance: nn.Module = (
             Relevance(width, len(self.tasks)) if towers is None else TowerRelevance(towers, width, self.tasks)
         )
         self.parallel = Relevance(width, len(self.tasks)) if wiring == "parallel" else None
+        self.negative = Relevance(width, len(self.tasks)) if loss == "jrc" else None  # the logit of label 0
         held = [wiring == "curve" and (anchor == "detached" or self.alpha[task] == 0) for task in self.tasks]
         self.context_curves = ReferencedCurves(
             contexts,
-            reference=_checked_reference(reference, contexts, hashed=hash_buckets is not None),
+            reference=checked_reference(reference, contexts, hashed=hash_buckets is not None),
             held=held,
             grid=grid_or(grid, COARSE),
             mode=mode,
@@ -194,7 +205,11 @@ class DualHead(nn.Module):
         observed = self.context_curves(event if self.parallel is None else self.parallel(hidden), context)
         served = event if self.served_curve is None else self.served_curve(event.detach())
         columns = zip(relevance.unbind(1), observed.unbind(1), served.unbind(1), strict=True)
-        return {task: Heads(*logits) for task, logits in zip(self.tasks, columns, strict=True)}
+        outputs = {task: Heads(*logits) for task, logits in zip(self.tasks, columns, strict=True)}
+        if not self.needs_lists or self.group not in context:
+            return outputs
+        lists = Lists.of_context(context, self.group, len(relevance))
+        return Outputs.of(outputs, lists, None if self.negative is None else self.negative(hidden))
 
     def loss(
         self,
@@ -205,7 +220,7 @@ class DualHead(nn.Module):
         *,
         negative_rate: NegativeRate | None = None,
     ) -> Tensor:
-        """Sum over the tasks of both heads' log losses, weighted by beta and alpha.
+        """Sum over the tasks of both heads' losses, weighted by beta and alpha.
 
         Args:
             outputs: What `forward` returned.
@@ -220,11 +235,24 @@ class DualHead(nn.Module):
         observed = stacked_logits(outputs, self.tasks, "observed_logit")
         label, weights = stacked_labels(self.tasks, labels, mask, weight, observed)
         observed = sampled(observed, self.tasks, negative_rate)
-        total = (self._factors(self._beta) * weighted_bce(observed, label, weights)).sum()
+        total = (self._factors(self._beta) * self._observed_loss(outputs, observed, label, weights)).sum()
         if any(self._alpha.values()):
             served = sampled(stacked_logits(outputs, self.tasks, "served_logit"), self.tasks, negative_rate)
             total = total + (self._factors(self._alpha) * weighted_bce(served, label, weights)).sum()
         return total
+
+    def _observed_loss(self, outputs: Mapping[str, Heads], observed: Tensor, label: Tensor, weight: Tensor) -> Tensor:
+        """Loss of the observed logits of each task, ``[tasks]``."""
+        if not self.needs_lists:
+            return weighted_bce(observed, label, weight)
+        if not isinstance(outputs, Outputs) or outputs.lists is None:
+            raise InputError(
+                f"outputs: expected lists for the loss {self.ranking!r}, got none; give {self.group!r}, the list of "
+                "each row, in the context"
+            )
+        score = stacked_logits(outputs, self.tasks, "relevance_logit") * self.sign
+        loss = list_loss(self.ranking, observed, label, weight, outputs.lists, score=score, negative=outputs.beside)
+        return loss if self.ranking == "jrc" else loss + level_loss(observed, label, weight)
 
     def _factors(self, numbers: Mapping[str, float]) -> Tensor:
         return torch.tensor([numbers[task] for task in self.tasks], device=self.sign.device, dtype=self.sign.dtype)
@@ -325,40 +353,5 @@ class DualHead(nn.Module):
         """Arguments as the constructor takes them."""
         return (
             f"tasks={self.tasks}, alpha={self._alpha}, beta={self._beta}, anchor={self.anchor!r}, "
-            f"wiring={self.wiring!r}"
+            f"wiring={self.wiring!r}, loss={self.ranking!r}"
         )
-
-
-def checked_tasks(tasks: Sequence[str], decreasing: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Task names, distinct, and those of them that are decreasing.
-
-    >>> checked_tasks(["click", "skip"], ["skip"])
-    (('click', 'skip'), ('skip',))
-    """
-    given = names("tasks", [tasks] if isinstance(tasks, str) else tasks, advice="name each label once")
-    if not given:
-        raise InputError("tasks: expected at least one name, got none; name each label once")
-    falling = [decreasing] if isinstance(decreasing, str) else decreasing
-    return given, names("decreasing", falling, given, advice="name tasks only")
-
-
-def _check_wiring(anchor: str, wiring: str, towers: Towers | None) -> None:
-    choice("anchor", anchor, ("joint", "detached"), advice="'joint' is the paper's")
-    choice("wiring", wiring, ("curve", "parallel"), advice="use 'curve'")
-    if wiring == "parallel" and anchor == "detached":
-        raise InputError(
-            "wiring: expected anchor='joint' with 'parallel', got 'detached'; nothing would train relevance"
-        )
-    if wiring == "parallel" and towers is not None:
-        raise InputError("wiring: expected no towers with 'parallel', got some; use 'curve'")
-
-
-def _checked_reference(
-    reference: Mapping[str, int] | None, contexts: Mapping[str, int], *, hashed: bool
-) -> dict[str, int]:
-    given = mapping("reference", {} if reference is None else reference, advice="give an id of each feature")
-    for name, id_ in given.items():
-        choice("reference", name, list(contexts), advice="name a context feature")
-        most = {} if hashed else {"most": contexts[name] - 1}
-        count(f"reference {name!r}", id_, 0, **most, advice="give an id of the feature")
-    return dict.fromkeys(contexts, 0) | dict(given)

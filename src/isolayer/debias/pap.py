@@ -2,8 +2,12 @@ r"""Position Action Prediction: predict where an item would be shown, and serve 
 
 Relevance is for ranking: it is the logit of a label in a reference context, not in the context an item will be shown
 in. A tower beside the model predicts the distribution of contexts, :math:`P(c \mid x)`, and the served probability
-averages the curves over it: :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`. Position and device are not
-inputs of what is served.
+averages over it, without position or device as an input. Two things can be averaged:
+
+    probabilities   :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`, the probability of the label on such
+                    traffic, by the law of total probability
+    embeddings      :math:`\hat y(x) = \sigma(f_{\bar e}(r(x)))` with :math:`\bar e = \sum_c P(c \mid x)\, e_c`: the
+                    paper's soft attention over the embeddings of positions, which are bucket weights; one curve per row
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from isolayer.debias.heads import DualHead
 from isolayer.debias.loss import Heads, Labels
-from isolayer.debias.serving import Serving
+from isolayer.debias.serving import PooledCurves, Serving
 from isolayer.errors import InputError
 from isolayer.nn.context_ids import checked_ids
 from isolayer.nn.frozen import FrozenCurves
@@ -27,11 +31,13 @@ from isolayer.settings import choice, count, instance, number
 
 _MOST_CONTEXTS = 4096
 Given = Literal["features", "relevance"]
+Pool = Literal["probabilities", "embeddings"]
 
 
 class PooledHeads(dict[str, Heads]):
     """`Heads` of every task, and the tower's prediction of the context beside the context itself."""
 
+    of_model: Mapping[str, Heads]  # as the model gave them
     context_logits: Tensor  # [batch, contexts]
     context_id: Tensor  # [batch]; -1 if a part of it is unknown
 
@@ -47,6 +53,7 @@ class PositionPredictor(nn.Module):
         width: Width of the tower's output.
         given: Input of the tower: ``"features"``, or ``"relevance"``, which averages over :math:`P(c | r)` alone.
         gamma: Weight of the tower's loss relative to the model's.
+        pool: What is averaged at serving, ``"probabilities"`` or ``"embeddings"``.
 
     >>> dual = DualHead(nn.Linear(4, 8), width=8, tasks=("click",), contexts={"position": 10})
     >>> model = PositionPredictor(dual, nn.Linear(4, 8), width=8)
@@ -55,11 +62,19 @@ class PositionPredictor(nn.Module):
     """
 
     def __init__(
-        self, model: DualHead, tower: nn.Module, *, width: int, given: Given = "features", gamma: float = 1.0
+        self,
+        model: DualHead,
+        tower: nn.Module,
+        *,
+        width: int,
+        given: Given = "features",
+        gamma: float = 1.0,
+        pool: Pool = "probabilities",
     ) -> None:
         super().__init__()
         instance("model", model, DualHead, advice="build a DualHead first")
         choice("given", given, ("features", "relevance"))
+        self.pool = choice("pool", pool, ("probabilities", "embeddings"), advice="the paper's is 'embeddings'")
         gamma = number("gamma", gamma, 0, advice="at 0 the tower would not be trained")
         self.sizes = list(model.context_curves.contexts.values())
         combinations = math.prod(self.sizes)
@@ -78,9 +93,21 @@ class PositionPredictor(nn.Module):
         """Names of the labels."""
         return self.model.tasks
 
+    @property
+    def needs_lists(self) -> bool:
+        """Whether the model's loss compares the rows of a list."""
+        return self.model.needs_lists
+
+    @property
+    def group(self) -> str:
+        """The key of the context that holds the list of each row."""
+        return self.model.group
+
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> PooledHeads:
         """Logits of every task, and of the contexts, for features and ids ``[batch]`` of each context feature."""
-        outputs = PooledHeads(self.model(features, context))
+        of_model = self.model(features, context)
+        outputs = PooledHeads(of_model)
+        outputs.of_model = of_model
         read = features
         if self.given == "relevance":
             read = torch.stack([outputs[task].relevance_logit for task in self.tasks], dim=1).detach()
@@ -106,7 +133,7 @@ class PositionPredictor(nn.Module):
     ) -> Tensor:
         """The model's loss, and gamma times the log loss of the contexts that are known."""
         instance("outputs", outputs, PooledHeads, advice="pass what forward returned")
-        total = self.model.loss(outputs, labels, mask, weight)
+        total = self.model.loss(outputs.of_model, labels, mask, weight)
         known = outputs.context_id >= 0
         share = known.to(outputs.context_logits.dtype) if weight is None else weight * known
         each = cross_entropy(outputs.context_logits, outputs.context_id, reduction="none", ignore_index=-1)
@@ -116,12 +143,13 @@ class PositionPredictor(nn.Module):
     def serving(self) -> Serving:
         """A copy that takes features alone; its probabilities are averaged over the contexts it expects."""
         model = self.model
+        curves = model.context_curves
         return Serving(
             model.backbone,
             model.relevance,
             tasks=model.tasks,
             decreasing=model.decreasing,
-            curve=FrozenCurves.from_layer(model.context_curves),
+            curve=PooledCurves(curves) if self.pool == "embeddings" else FrozenCurves.from_layer(curves),
             shares=nn.Sequential(self.tower, self.predict, nn.Softmax(dim=1)),
             shares_given=self.given,
         )

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.inputs import module
 from isolayer.settings import choice, count, instance, names
@@ -40,6 +41,36 @@ class Relevance(nn.Linear):
         self.bias = nn.Parameter(torch.zeros(tasks))
 
 
+class PooledCurves(nn.Module):
+    """Context curves whose embeddings are averaged, by the share of each context in each row, before they are a curve.
+
+    Args:
+        layer: Trained context curves; all combinations of its ids are contexts.
+
+    >>> curves = PooledCurves(ContextIsotonicLayer({"position": 3}))
+    >>> curves(torch.tensor([[0.5]]), torch.tensor([[0.2, 0.3, 0.5]])).detach()
+    tensor([[0.5000]])
+    """
+
+    bias: Tensor
+    weight: Tensor
+
+    @torch.no_grad()
+    def __init__(self, layer: ContextIsotonicLayer) -> None:
+        super().__init__()
+        self.layer = copy.deepcopy(layer).eval()
+        sizes = list(layer.contexts.values())
+        ids = torch.cartesian_prod(*(torch.arange(size) for size in sizes)).view(-1, len(sizes))
+        ids = ids.to(layer.base.weight.device)
+        bias, weight = self.layer.embeddings(dict(zip(layer.contexts, ids.unbind(1), strict=True)))
+        self.register_buffer("bias", bias)  # [contexts, units]
+        self.register_buffer("weight", weight)  # [contexts, units * buckets]
+
+    def forward(self, logit: Tensor, share: Tensor) -> Tensor:
+        """Calibrated logits ``[batch, units]``, for the share of each context ``[batch, contexts]``."""
+        return self.layer.at_embeddings(logit, share @ self.bias, share @ self.weight)
+
+
 class Serving(nn.Module):
     """What is deployed: it takes features, and returns the relevance logit and a probability for each task.
 
@@ -53,7 +84,7 @@ class Serving(nn.Module):
         curve: One monotone curve per task from the event's logit to that of the served probability; by default the
             identity.
         shares: Features, or relevance logits, to the probability of each context of the curves, ``[batch, contexts]``.
-            The served probability is then the average over the contexts.
+            The served probability is then the average over the contexts, or that of the averaged embedding.
         shares_given: What ``shares`` reads.
 
     >>> serving = Serving(nn.Identity(), nn.Linear(2, 1), tasks=("click",))
@@ -70,7 +101,7 @@ class Serving(nn.Module):
         *,
         tasks: Sequence[str],
         decreasing: Sequence[str] = (),
-        curve: FrozenCurves | None = None,
+        curve: FrozenCurves | PooledCurves | None = None,
         shares: nn.Module | None = None,
         shares_given: Literal["features", "relevance"] = "features",
     ) -> None:
@@ -81,7 +112,7 @@ class Serving(nn.Module):
         for name, part in {"backbone": backbone, "relevance": relevance, "shares": shares}.items():
             if name != "shares" or part is not None:
                 module(name, part)
-        if curve is not None:
+        if not isinstance(curve, PooledCurves) and curve is not None:
             instance("curve", curve, FrozenCurves, advice="use FrozenCurves.from_layer")
         self.backbone, self.relevance, self.shares = copy.deepcopy((backbone, relevance, shares))
         self.curve = copy.deepcopy(curve)
@@ -110,6 +141,8 @@ class Serving(nn.Module):
             return torch.sigmoid(logit)
         if self.shares is None:
             return torch.sigmoid(self.curve(logit))
-        each = torch.sigmoid(self.curve.at_every_context(logit))  # [batch, contexts, tasks]
         share: Tensor = self.shares(given)
+        if isinstance(self.curve, PooledCurves):
+            return torch.sigmoid(self.curve(logit, share))
+        each = torch.sigmoid(self.curve.at_every_context(logit))  # [batch, contexts, tasks]
         return (share.unsqueeze(2) * each).sum(1)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from isolayer.debias.baselines import ContextTables, Mask, Naive, product_logit
+from isolayer.debias.lists import Lists
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits
-from isolayer.errors import InputError
 from isolayer.fitting.columns import numbers, refuse, some
-from isolayer.nn.context_ids import checked_ids, id_column
-from isolayer.settings import mapping, number, text
+from isolayer.nn.context_ids import checked_ids
+from isolayer.settings import number, text
 
 
 class InversePropensity(Naive):
@@ -71,7 +71,7 @@ class InversePropensity(Naive):
         factor = self.factors[ids + 1].unsqueeze(1)
         chance = torch.logit(1 / factor, eps=1e-6).expand_as(relevance)  # examination is at most 1
         observed = product_logit(chance, relevance) * self.sign
-        return _heads(self, relevance, observed, -factor * relevance)
+        return self._heads(relevance, observed, -factor * relevance)
 
     def loss(
         self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
@@ -123,29 +123,21 @@ class DualLearning(Naive):
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
         """Logits of every task, and what its event adds to both losses."""
-        if self.group not in mapping("context", context, advice="give ids of each feature"):
-            raise InputError(f"context: expected {self.group!r}, the list of each row, got {sorted(context)}; add it")
+        lists = Lists.of_context(context, self.group)
         relevance = self.relevance(self.represent(features, context))
         examination = self.examination(context)
-        group = id_column(context, self.group, len(relevance))
-        lists, row = torch.unique(group, return_inverse=True)
         cost = torch.zeros_like(relevance)
         for one, other in ((relevance, examination), (examination, relevance)):
-            first = _first(other.detach(), row, len(lists))
-            ratio = (first[row] - other.detach()).exp().clamp(max=self.clip)
-            cost = cost - ratio * (one - _logsumexp(one, row, len(lists))[row])
-        return _heads(self, relevance, (relevance + examination) * self.sign, cost)
+            first = lists.pad(other.detach())[:, 0]  # [lists, tasks]
+            ratio = (first[lists.row] - other.detach()).exp().clamp(max=self.clip)
+            cost = cost - ratio * lists.flat(lists.pad(one, -torch.inf).log_softmax(1))
+        return self._heads(relevance, (relevance + examination) * self.sign, cost)
 
     def loss(
         self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None
     ) -> Tensor:
         """Both losses, averaged over rows and summed over tasks."""
         return _cost(self, outputs, labels, mask, weight, unseen=torch.zeros_like)
-
-
-def _heads(model: Naive, relevance: Tensor, observed: Tensor, cost: Tensor) -> dict[str, Heads]:
-    columns = zip(*(part.unbind(1) for part in (relevance, observed, relevance * model.sign, cost)), strict=True)
-    return {task: Heads(*parts) for task, parts in zip(model.tasks, columns, strict=True)}
 
 
 def _cost(
@@ -164,17 +156,3 @@ def _cost(
     event = torch.where(model.sign > 0, label, 1 - label)
     loss = weights * (unseen(relevance) + event * cost)
     return (loss.sum(0) / weights.sum(0).clamp(min=torch.finfo(loss.dtype).tiny)).sum()
-
-
-def _first(values: Tensor, row: Tensor, lists: int) -> Tensor:
-    """The values of each list's first row, ``[lists, tasks]``."""
-    place = torch.arange(len(row), device=row.device)
-    first = place.new_full((lists,), len(row)).scatter_reduce(0, row, place, "amin")
-    return values[first]
-
-
-def _logsumexp(values: Tensor, row: Tensor, lists: int) -> Tensor:
-    """Log of the sum of exponentials in each list, ``[lists, tasks]``."""
-    index = row.unsqueeze(1).expand_as(values)
-    top = values.new_full((lists, values.shape[1]), -torch.inf).scatter_reduce(0, index, values.detach(), "amax")
-    return top + torch.zeros_like(top).index_add(0, row, (values - top[row]).exp()).log()

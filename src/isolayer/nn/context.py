@@ -161,7 +161,10 @@ class ContextIsotonicLayer(nn.Module):
             Calibrated logits, ``[batch, units]``.
         """
         logit = columns_of(logit, self.units)
-        curves, rows = self._curves(context, len(logit))
+        return self._evaluated(logit, *self._curves(context, len(logit)))
+
+    def _evaluated(self, logit: Tensor, curves: Tensor, rows: Tensor) -> Tensor:
+        """Curves ``[curves, units, buckets + 1]`` at logits ``[batch, units]``, of which rows ``[batch]`` has each."""
         units = torch.arange(self.units, device=logit.device, dtype=torch.int32)
         rows = (rows.to(torch.int32) * self.units).unsqueeze(1) + units  # [batch, units]
         calibrated = piecewise_linear(
@@ -201,6 +204,31 @@ class ContextIsotonicLayer(nn.Module):
         """
         curves, rows = self._curves(context, None)
         return curves[rows.long()]
+
+    def embeddings(self, context: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Bias ``[contexts, units]`` and bucket weights ``[contexts, units * buckets]`` of each given context.
+
+        >>> bias, weight = ContextIsotonicLayer({"position": 2}).embeddings({"position": torch.tensor([0, 1])})
+        >>> bias.shape, weight.shape
+        (torch.Size([2, 1]), torch.Size([2, 126]))
+        """
+        return self._offsets(self._ids(context, None))
+
+    def at_embeddings(self, logit: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
+        """Calibrated logits ``[batch, units]`` of each row by an embedding of its own, such as a mean of several.
+
+        Args:
+            logit: Raw logits, ``[batch]`` or ``[batch, units]``.
+            bias: One row of `embeddings` for each row, ``[batch, units]``.
+            weight: Likewise, ``[batch, units * buckets]``.
+
+        >>> layer = ContextIsotonicLayer({"position": 2})
+        >>> layer.at_embeddings(torch.tensor([0.5]), torch.ones(1, 1), torch.zeros(1, 126)).detach()
+        tensor([[1.5000]])
+        """
+        logit = columns_of(logit, self.units)
+        rows = torch.arange(len(logit), device=logit.device, dtype=torch.int32)
+        return self._evaluated(logit, self._knots(bias, weight), rows)
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""

@@ -69,8 +69,12 @@ class LogModule(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        """Log loss of the observed labels, averaged over tasks."""
-        loss = observed_loss(self(batch), batch)
+        """Log loss of the observed labels, averaged over tasks; a model that compares rows of lists has its own."""
+        outputs = self(batch)
+        if getattr(self.model, "needs_lists", False):  # its logits are not those of probabilities
+            loss = self.model.loss(outputs, batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
+        else:
+            loss = observed_loss(outputs, batch)
         self.log(HELD_OUT_LOSS, loss, prog_bar=True, sync_dist=True, batch_size=len(batch.features))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -100,7 +100,8 @@ class Trained:
 
     Args:
         model: The model, with the weights of the best pass.
-        held_out_loss: Its log loss of observed labels on the held-out rows, averaged over tasks; None without any.
+        held_out_loss: Its log loss of observed labels on the held-out rows, averaged over tasks, or the model's own
+            loss if that compares the rows of a list; None without held-out rows.
         epochs: Number of passes over the log.
         checkpoint: Weights and optimiser after the last pass, from which the next day can start.
         weights: The model's weights as safetensors.
@@ -180,7 +181,8 @@ def train(
     loss = _restore_best(module, best) if fit.held_out else None
     if getattr(model, "served_curve", None) is not None:
         refit_served(cast("DualHead", model), log, rank=trainer.global_rank, world=trainer.world_size)
-    doubts = [too_good(loss, summary.rates)] if loss is not None else []
+    own_loss = getattr(model, "needs_lists", False)  # which is no log loss
+    doubts = [too_good(loss, summary.rates)] if loss is not None and not own_loss else []
     return _finish(trainer, module, known, log, folder, loss, [doubt for doubt in doubts if doubt])
 
 

@@ -86,13 +86,14 @@ class RowReader:
 
     def _structured_fields(self, structure: Curves) -> tuple[str, ...]:
         """The fields of an earlier fit, which have to be among those of this one."""
-        other = set(structure.fields) - set(self.fields_)
-        if other or not structure.fields:
+        wanted = () if structure.terms is None else structure.terms.columns
+        own = tuple(name for name in wanted if name not in self.contexts)
+        if set(own) - set(self.fields_) or not wanted:
             raise InputError(
                 f"structure: expected curves fitted with fields among {list(self.fields_)}, got "
-                f"{list(structure.fields)}; name the same fields"
+                f"{list(own)}; name the same fields"
             )
-        return structure.fields
+        return own
 
     def _rows_to_fit(self, X: Any, score: str | None, *, first: bool) -> Rows:
         """Read X for a fit; the first one says which columns there are."""

@@ -40,9 +40,11 @@ EXTRA_OF = {
 _OFFERED = {
     "apply_table": "isolayer.tables.apply",
     "bin_sums_of": "isolayer.tables.metrics_query",
+    "field_log_of": "isolayer.tables.field_log",
     "from_layer": "isolayer.nn.convert",
     "histogram_from_table": "isolayer.tables.histogram_query",
     "load_histogram": "isolayer.curves.parquet_io",
+    "paired_log_of": "isolayer.tables.field_log",
     "plot_curves": "isolayer.report",
     "save_histogram": "isolayer.curves.parquet_io",
     "segment_sums_of": "isolayer.tables.metrics_query",

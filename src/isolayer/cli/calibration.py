@@ -6,14 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from isolayer.cli.auditing import AuditOnly, left_for_audits
 from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
-from isolayer.cli.days import Id, first_files, refuse_empty, with_day, without_day
-from isolayer.cli.fields import field_options, terms_figures, with_terms
+from isolayer.cli.days import Id, first_files, names_and_files, refuse_empty, with_day, without_day
+from isolayer.cli.fields import (
+    Structure,
+    field_options,
+    largest_change,
+    refuse_taking_out,
+    structure_of,
+    terms_figures,
+    updated_fields,
+    with_fields,
+    with_terms,
+)
 from isolayer.cli.files import check_output, save_all
 from isolayer.cli.holdout import Part
 from isolayer.cli.logs import Json, Log, name_of, read
@@ -57,6 +66,7 @@ def fit(
         typer.Option(help="Columns that correct the score, crossed: comma-separated, or all for every other column."),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out of --fields all.")] = None,
+    structure: Structure = None,
     audit_only: AuditOnly = None,
     weight: Weight = None,
     weight_kind: WeightKind = "frequency",
@@ -87,8 +97,11 @@ def fit(
 
     With --fields device,hour,country each of these columns corrects the curve by its value, and combinations of them
     are found by their evidence; text, numbers, dates and missing values are handled by their type. The corrections are
-    fitted to rows, a sample of a million if there are more. Columns of --audit-only, such as protected ones, correct
-    nothing; where the calibrator is off by them is printed, and `isolayer audit --curves` looks at them again.
+    fitted to all rows; a sample chooses them if there are very many. Columns of --audit-only, such as protected ones,
+    correct nothing; where the calibrator is off by them is printed, and `isolayer audit --curves` looks at them again.
+
+    With --structure curves.parquet the fields, levels and combinations are those of an earlier fit, and so are the
+    columns that no option names; only their values are fitted to this log.
 
     With --holdout 0.2 a fifth of the rows is left out, and the calibrator is judged on them: the latest days if --date
     is given, else the clusters of --cluster, else rows by a hash of their score. `isolayer report --held-out` shows it
@@ -107,14 +120,10 @@ def fit(
     if sums is not None and sums.resolve() == out.resolve():
         raise InputError(f"--sums: expected another file than --out, got {str(sums)!r} for both; rename one")
     table = read(log)
-    by = distinct(names(contexts, table.columns), "--contexts")
+    earlier = None if structure is None else structure_of(structure, fields)
+    by = distinct(names(contexts, table.columns), "--contexts") or (earlier.contexts if earlier else ())
     rows = Rows(name_of(log), table, score, label, weight, scale, negative_rate, on_bad_rows, missing, weight_kind)
-    rows = replace(rows, grid=grid_of(grid))
-    if fields and holdout is not None:
-        raise InputError(
-            "--holdout: expected no --fields, whose terms sums cannot judge, got both; fit on earlier days and judge "
-            "by `isolayer report` on a later log"
-        )
+    rows = replace(rows if earlier is None else as_fitted(rows, earlier), grid=grid_of(grid))
     part = None if holdout is None else Part.of(rows, holdout, cluster, date)
     fitted = table if part is None else part.fitted
     histogram, used = histogram_of_log(replace(rows, table=fitted), by)
@@ -127,12 +136,15 @@ def fit(
     with noted():
         curves = calibrator.fit_histogram(histogram).curves_
     _note_fall(curves)
-    base, crossed = curves, field_options(fields, exclude, list(table.columns), histogram, by, audit_only)
+    chosen = list(earlier.fields) if earlier else fields
+    crossed = field_options(chosen, exclude, list(table.columns), histogram, by, audit_only)
     if crossed:
-        curves = with_terms(curves, fitted, histogram, crossed, missing)
+        curves = with_terms(curves, fitted, histogram, crossed, missing, earlier.terms if earlier else None)
     curves = left_for_audits(audit_only, (*by, *crossed), curves, fitted, histogram)
     judged = {} if part is None else part.judged(rows, curves)
-    figures = {**quality(base, histogram), **terms_figures(curves), **judged, "written": out}
+    rows = replace(rows, table=fitted, scale=used, grid=curves.grid)
+    told = quality(curves, with_fields(rows, curves, histogram))
+    figures = {**told, **terms_figures(curves), **judged, "written": out}
     save_all(dict(zip(files.values(), (curves, histogram), strict=False)))
     show(figures, as_json=json)
 
@@ -201,6 +213,10 @@ def update(
     Both files, the sums and the calibrator, are replaced together; if something is wrong, neither is. Two updates of
     the same files wait for each other. Columns and the share of negatives are those of the fit.
 
+    With fields, the curves are those of all days, and the corrections of the fields go on from where the earlier days
+    left them, in the same structure: a close approximation, from which no day can be taken out again. For other
+    combinations, or without a day, fit again: `isolayer fit LOGS --structure curves.parquet`.
+
     A day is added once: the sums remember the content of its files, and the --id if there is one, and the day is
     refused with code 2 if it comes again, so that a job can be repeated. With --replace it is not refused: the latest
     14 days that --id named can be replaced by other rows, with the weight that the day has by now; a day without a
@@ -221,9 +237,11 @@ def update(
         old, before = Histogram.load(sums), load(curves)
         _refuse_strangers(old, before, curves)
         before.check_sums(old)
-        before.refuse_terms("update")
+        held = replace_day and day_id in names_and_files(old.source)[0]
+        refuse_taking_out(before, "--remove" if remove else "--replace" if held else None, curves)
         rows = Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows, missing)
-        day, _ = histogram_of_log(as_fitted(rows, before), old.contexts)
+        rows = as_fitted(rows, before)
+        day, _ = histogram_of_log(rows, old.contexts)
         refuse_empty(day, log)
         _, days = clusters_as_fitted(None, date, before, table.columns)
         day = remembered(day, period=period_of(table, days))
@@ -231,9 +249,10 @@ def update(
             total: Histogram | None = without_day(old if keep == 1 else old.scaled(keep), day, log, day_id)
         else:
             total = with_day(old, day, log, day_id, keep=keep, replaced=replace_day)
-        fitted = before if total is None else _refitted(total, before)
-        change = float(np.max(before.compare(fitted)["largest"]))
-        figures = {**quality(fitted, total or old), "largest_change": change, "written": curves}
+        fitted = before if total is None else updated_fields(rows, _refitted(total, before), before, keep)
+        change = largest_change(rows, before, fitted)
+        told = quality(fitted, total or old) if fitted.terms is None else _day_quality(rows, fitted, day, total or old)
+        figures = {**told, "largest_change": change, "written": curves}
         if total is None:
             note("the sums hold these files already: nothing was replaced")
         else:
@@ -250,6 +269,11 @@ def _refitted(total: Histogram, before: Curves) -> Curves:
     calibrator = IsotonicCalibrator(total.contexts, scale=before.scale, weight_kind=kind, monotone=before.monotone)
     with noted():
         return calibrator.fit_histogram(total).curves_
+
+
+def _day_quality(rows: Rows, fitted: Curves, day: Histogram, held: Histogram) -> dict[str, Any]:
+    """The size of a calibrator with fields, and its log loss on the day that was added: sums do not have the fields."""
+    return quality(fitted, with_fields(rows, fitted, day), held.rows)
 
 
 def _note_fall(curves: Curves) -> None:

@@ -17,7 +17,6 @@ Date = Annotated[str | None, typer.Option(help="Column of days; the rows of a da
 
 INDEPENDENT = "intervals assume independent rows; name what rows share with --cluster, such as a user, or with --date"
 NAME = "isolayer_cluster"
-GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
 
 
 def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[Any, str | None]:

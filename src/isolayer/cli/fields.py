@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
 
 from isolayer.cli.columns import column, distinct, names
 from isolayer.cli.output import note
+from isolayer.cli.sums import Rows, load, spec_of
 from isolayer.curves.curves import Curves
+from isolayer.curves.field_log import FieldLog, PairedLog
+from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.terms import Terms
 
+Structure = Annotated[
+    Path | None,
+    typer.Option(help="A calibrator with fields, as `fit` wrote it, whose fields and combinations to keep."),
+]
 _SHOWN = 5  # segments that are printed
+_MOST_ROWS = 2_000_000  # of a day that is added; more are sampled
+
+
+def structure_of(path: Path, fields: Sequence[str] | None) -> Curves:
+    """The calibrator whose structure is kept, which says what the fields are."""
+    earlier = load(path, "--structure")
+    if earlier.terms is None:
+        raise InputError(
+            f"--structure: expected a calibrator with fields, got {str(path)!r} without; fit with --fields"
+        )
+    if fields:
+        raise InputError("--structure: expected no --fields, which the structure says, got both; leave out one")
+    return earlier
 
 
 def field_options(
@@ -42,7 +67,9 @@ def field_options(
     return asked
 
 
-def with_terms(curves: Curves, table: Any, sums: Histogram, fields: tuple[str, ...], missing: str) -> Curves:
+def with_terms(
+    curves: Curves, table: Any, sums: Histogram, fields: tuple[str, ...], missing: str, structure: Terms | None = None
+) -> Curves:
     """The curves with terms of fields, fitted to the rows of a table; the clearest segments are printed."""
     from isolayer.tables.field_fit import fit_table_fields
     from isolayer.tables.histogram_query import ColumnSpec
@@ -59,8 +86,8 @@ def with_terms(curves: Curves, table: Any, sums: Histogram, fields: tuple[str, .
         negative_rate=told["negative_rate"],
         weight_kind=told["weight_kind"],
     )
-    fitted, scans, sample = fit_table_fields(curves, table, spec, fields)
-    if sample < 0.9 * sums.rows:
+    fitted, scans, sample = fit_table_fields(curves, table, spec, fields, structure=structure)
+    if structure is None and sample < 0.9 * sums.rows:
         note(f"fields: chosen on a sample of {sample:,} of {sums.rows:,} rows, fitted to all in {scans} scans")
     for segment in fitted.terms.segments(_SHOWN) if fitted.terms else []:
         note(f"off: {segment}")
@@ -73,3 +100,67 @@ def terms_figures(curves: Curves) -> dict[str, int]:
         return {}
     crossed = sum(len(term.views) > 1 for term in curves.terms.terms)
     return {"fields": len(curves.terms.fields), "combinations": crossed}
+
+
+def with_fields(rows: Rows, curves: Curves, histogram: Histogram) -> Histogram | FieldLog:
+    """The sums of a log as a verdict on a calibrator needs them: with its fields, if it has any."""
+    if curves.terms is None:
+        return histogram
+    from isolayer.tables.field_log import with_corrected
+
+    _refuse_absent(curves, rows)
+    return with_corrected(curves, histogram, rows.table, spec_of(rows, curves.contexts))
+
+
+def paired_rows(rows: Rows, old: Curves, new: Curves) -> PairedLog:
+    """A log by two calibrators, of which one has fields."""
+    from isolayer.tables.field_log import paired
+
+    for curves in (old, new):
+        _refuse_absent(curves, rows)
+    return paired(old, new, rows.table, spec_of(rows, ()))
+
+
+def _refuse_absent(curves: Curves, rows: Rows) -> None:
+    for name in curves.fields:
+        column(name, "fields", (), list(rows.table.columns))
+
+
+def refuse_taking_out(curves: Curves, option: str | None, path: Path) -> None:
+    """Raise if a day is to be taken out of corrections that do not keep days apart."""
+    if option is not None and curves.terms is not None:
+        raise InputError(
+            f"{option}: expected a calibrator without fields, whose corrections do not keep days apart, got "
+            f"{', '.join(curves.fields)}; fit the days that should count again: isolayer fit LOGS --structure {path} "
+            f"--out {path} --sums SUMS"
+        )
+
+
+def updated_fields(rows: Rows, fitted: Curves, before: Curves, kept: float) -> Curves:
+    """Curves fitted to all days with the terms of the days before, to which the rows of a new day are added."""
+    if before.terms is None:
+        return fitted
+    from isolayer.curves.fielded import with_updated_fields
+
+    _refuse_absent(before, rows)
+    return with_updated_fields(fitted, _sampled_rows(rows, before), before.terms, kept=kept)
+
+
+def largest_change(rows: Rows, before: Curves, after: Curves) -> float:
+    """The largest change of a probability: of curves with fields, on the rows of a log."""
+    from isolayer.curves.comparison import compare_on_rows
+
+    if before.terms is None:
+        return float(np.max(before.compare(after)["largest"]))
+    return float(compare_on_rows(before, after, _sampled_rows(rows, before))["largest"][0])
+
+
+def _sampled_rows(rows: Rows, curves: Curves) -> LabelledRows:
+    """The rows of a log; of very many a sample, whose rows count for more."""
+    from isolayer.tables.field_rows import labelled_rows
+
+    found, total = labelled_rows(rows.table, spec_of(rows, curves.contexts), curves.fields, most=_MOST_ROWS)
+    if total <= _MOST_ROWS:
+        return found
+    weight = np.ones(len(found.logit)) if found.weight is None else found.weight
+    return found._replace(weight=weight * (total / len(found.logit)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from isolayer.cli.clusters import INDEPENDENT, with_clusters
 from isolayer.cli.columns import SCORES, column
+from isolayer.cli.fields import paired_rows
 from isolayer.cli.output import note
 from isolayer.cli.sums import Rows, histogram_of_log
 from isolayer.curves.curves import Curves
@@ -55,7 +56,8 @@ class Part:
         histogram, _ = histogram_of_log(rows, curves.contexts)
         several = bool(np.ptp(histogram.fold)) if len(histogram.fold) else False
         raw = Curves.identity(curves.grid, scale=curves.scale)
-        found = compare_on_log(raw, curves, histogram, clustered=several)
+        paired = paired_rows(rows, raw, curves) if curves.fields else None
+        found = compare_on_log(raw, curves, paired or histogram, clustered=several)
         if found.clusters is None:
             note(INDEPENDENT)
         loss, ratio = found.log_loss, found.o_over_e

@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from isolayer.cli.clusters import GROUPS, NAME
+from isolayer.cli.clusters import NAME
 from isolayer.cli.columns import LABELS, SCORES, column, scale_of
 from isolayer.cli.columns import Scale as ScoreScale
 from isolayer.cli.output import note
 from isolayer.curves.curves import Curves
+from isolayer.curves.field_log import FieldLog
 from isolayer.curves.fit_checks import ScoresLookLikeProbs
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import WeightsAreNotCounts
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
+
+if TYPE_CHECKING:
+    from isolayer.tables.histogram_query import ColumnSpec
 
 CurvesFile = Annotated[Path, typer.Option("--curves", help="The calibrator, as `fit` wrote it.")]
 Score = Annotated[str | None, typer.Option(help="Column of scores; guessed if one has a usual name, such as prob.")]
@@ -82,16 +86,16 @@ class Rows:
     grid: Grid | Literal["auto"] = "auto"
 
 
-def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, ScoreScale]:
-    """Sums of a log, and the scale of its scores."""
-    from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, histogram_of
+def spec_of(rows: Rows, contexts: tuple[str, ...]) -> ColumnSpec:
+    """What the columns of a log mean, by the options that describe them."""
+    from isolayer.tables.field_log import GROUPS
+    from isolayer.tables.histogram_query import ColumnSpec
 
     if rows.on_bad_rows not in ("error", "drop"):
         raise InputError(f"--on-bad-rows: expected error or drop, got {rows.on_bad_rows!r}; choose one")
-    on_bad_rows: Literal["error", "drop"] = "drop" if rows.on_bad_rows == "drop" else "error"
     if rows.missing not in ("error", "own"):
         raise InputError(f"--missing: expected error or own, got {rows.missing!r}; choose one")
-    table, columns = rows.table, list(rows.table.columns)
+    columns = list(rows.table.columns)
     for name in contexts:
         column(name, "contexts", (), columns)
     score = column(rows.score, "--score", SCORES, columns, rows.log)
@@ -103,16 +107,24 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
         raise InputError(f"--weight-kind: expected frequency or importance, got {kind!r}; choose one")
     settings: dict[str, Any] = {"negative_rate": rate, "missing": rows.missing, "weight_kind": kind}
     settings |= {"folds": (GROUPS, NAME) if rows.clustered else None}
-    spec = ColumnSpec(contexts, score, label, weight, scale, rows.grid, **settings)
+    return ColumnSpec(contexts, score, label, weight, scale, rows.grid, **settings)
+
+
+def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, ScoreScale]:
+    """Sums of a log, and the scale of its scores."""
+    from isolayer.tables.histogram_query import RowsDropped, histogram_of
+
+    spec = spec_of(rows, contexts)
+    on_bad_rows: Literal["error", "drop"] = "drop" if rows.on_bad_rows == "drop" else "error"
     try:
         with noted(), warnings.catch_warnings():
             warnings.simplefilter("ignore", RowsDropped)  # printed below
-            histogram, dropped = histogram_of(table, spec, on_bad_rows=on_bad_rows)
+            histogram, dropped = histogram_of(rows.table, spec, on_bad_rows=on_bad_rows)
     except InputError as error:
         raise InputError(_as_typed(str(error), rows.log)) from error
     for reason, count in dropped.items():
         note(f"left out: {count} {reason}")
-    return histogram, scale
+    return histogram, spec.scale
 
 
 @contextmanager
@@ -176,12 +188,14 @@ def rate_of(given: str | None, columns: list[str]) -> float | str | None:
     return share
 
 
-def quality(curves: Curves, histogram: Histogram) -> dict[str, Any]:
-    """The size and the log loss of a fit, on the rows it was fitted to."""
+def quality(curves: Curves, log: Histogram | FieldLog, rows: float | None = None) -> dict[str, Any]:
+    """The size and the log loss of a fit, on the rows it was fitted to, or on a day of them."""
     from isolayer.monitor import log_losses
 
-    before, after = log_losses(curves, histogram)
-    return {"rows": histogram.rows, **sizes(curves), "log_loss_before": before, "log_loss_after": after}
+    before, after = log_losses(curves, log)
+    day = "" if rows is None else "day_"
+    held = (log if isinstance(log, Histogram) else log.raw).rows if rows is None else rows
+    return {"rows": held, **sizes(curves), f"{day}log_loss_before": before, f"{day}log_loss_after": after}
 
 
 def sizes(curves: Curves) -> dict[str, int]:

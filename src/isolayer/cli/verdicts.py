@@ -13,6 +13,7 @@ from isolayer.cli.auditing import audit_of
 from isolayer.cli.checking import judgement_of
 from isolayer.cli.clusters import Cluster, Date, latest_day, with_clusters
 from isolayer.cli.columns import LABELS, SCORES, column
+from isolayer.cli.fields import paired_rows, with_fields
 from isolayer.cli.files import check_output
 from isolayer.cli.judgement import pronounce
 from isolayer.cli.logs import Json, Log, name_of, read
@@ -70,12 +71,17 @@ def check(
     cluster, date = clusters_as_fitted(cluster, date, fitted, table.columns)
     table, clusters = with_clusters(judged_rows(table, fitted, held_out), cluster, date)
     rows = Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows)
-    histogram, _ = histogram_of_log(replace(as_fitted(rows, fitted), clustered=clusters is not None), fitted.contexts)
-    result = judge(fitted, histogram, level=level, tolerance=tolerance, clustered=bool(np.ptp(histogram.fold)))
+    rows = replace(as_fitted(rows, fitted), clustered=clusters is not None)
+    histogram, _ = histogram_of_log(rows, fitted.contexts)
+    judged = with_fields(rows, fitted, histogram)
+    result = judge(fitted, judged, level=level, tolerance=tolerance, clustered=bool(np.ptp(histogram.fold)))
     settings = {"log": name_of(log), "curves": curves, "level": level, "tolerance": tolerance, "clusters": clusters}
     settings |= {"held_out": held_out}
     seen = not held_out and fitted_on(fitted, log, histogram)
     judgement = judgement_of(result, settings, None if json else top, seen)
+    if fitted.fields and not result.holds:
+        where = f"to see which fields are off: isolayer audit {name_of(log)} --curves {curves}"
+        judgement = replace(judgement, notes=[*judgement.notes, where])
     if history is not None:
         append_check(history, {"day": latest_day(table, date), "log": name_of(log), **judgement.row()})
     if metrics is not None:
@@ -116,13 +122,20 @@ def compare(
 
     Example: isolayer compare old.parquet new.parquet --log today.parquet --cluster user
     """
+    from isolayer.curves.comparison import compare_on_rows
     from isolayer.monitor import compare_on_log
 
     if most is not None:
         _refuse_negative(most, "--most")
     one, two = load(old, "old"), load(new, "new")
     settings: dict[str, Any] = {"old": old, "new": new, "log": log and name_of(log), "most": most, "clusters": None}
-    found = None
+    found, paired = None, None
+    fielded = bool(one.fields or two.fields)
+    if fielded and not log:
+        raise InputError(
+            f"--log: expected a log, since curves with fields ({', '.join(one.fields or two.fields)}) are compared on "
+            "rows, got none; give a log that neither was fitted on, as in --log today.parquet"
+        )
     if log:
         if one.scale != two.scale:
             raise InputError(f"compare: expected one scale of scores, got {one.scale} and {two.scale}; refit one")
@@ -130,10 +143,13 @@ def compare(
         table, settings["clusters"] = with_clusters(table, *clusters_as_fitted(cluster, date, one, table.columns))
         rows = as_fitted(Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows), one)
         contexts = tuple(dict.fromkeys([*one.contexts, *two.contexts]))
-        histogram, _ = histogram_of_log(replace(rows, clustered=settings["clusters"] is not None), contexts)
-        found = compare_on_log(one, two, histogram, clustered=bool(np.ptp(histogram.fold)))
+        rows = replace(rows, clustered=settings["clusters"] is not None)
+        histogram, _ = histogram_of_log(rows, contexts)
+        paired = paired_rows(rows, one, two) if fielded else None
+        found = compare_on_log(one, two, paired or histogram, clustered=bool(np.ptp(histogram.fold)))
     alike = one.contexts == two.contexts
-    change = one.compare(two) if alike or not log or most is not None else None
+    change = one.compare(two) if not fielded and (alike or not log or most is not None) else None
+    change = change if paired is None else compare_on_rows(one, two, paired.rows)
     seen = bool(log) and (fitted_on(one, log or ()) or fitted_on(two, log or ()))
     pronounce(release_judgement(change, found, settings, seen), as_json=json, most=top)
 

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
-from isolayer.curves.evaluation import evaluate, prob_of
+from isolayer.curves.evaluation import Floats, evaluate, prob_of
+from isolayer.curves.field_log import refuse_sums
+from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError
+from isolayer.fitting.categories import Codes, combine, encode
 from isolayer.grid import Grid
 
 LEVEL = 0.05  # how often some context of a depth may show a certain change where nothing moved
@@ -35,7 +38,7 @@ def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
     [0.0]
     """
     for curves in (one, two):
-        curves.refuse_terms("compare")
+        refuse_sums(curves, "compare", "use isolayer.monitor.compare_on_log, or `isolayer compare --log`")
     if (one.contexts, one.scale) != (two.contexts, two.scale):
         raise InputError(
             "compare: expected curves with the same contexts and scale, got "
@@ -44,6 +47,57 @@ def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
     two = on_grid(two, one.grid)
     tables = [_at_depth(one, two, depth) for depth in range(len(one.contexts) + 1)]
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def compare_on_rows(one: Curves, two: Curves, rows: LabelledRows) -> dict[str, NDArray[Any]]:
+    """How far the second release moves the probabilities of rows, which may have fields.
+
+    A change is certain where the bands of the two releases do not meet; their level is such that among all rows a quiet
+    day has a certain change with probability ``LEVEL`` at most.
+
+    Args:
+        one: The release in service.
+        two: The other one.
+        rows: Rows with the context and field columns of both; their labels are not used.
+
+    Returns:
+        Columns as those of :func:`compare`, for all rows, and by context if both releases have the same contexts.
+    """
+    level = 1 - LEVEL / max(len(rows.logit), 1)
+    before, after = (curves.on_logits.predict_proba(rows.logit, rows.columns) for curves in (one, two))
+    (low, high), (low_two, high_two) = (c.on_logits.band(rows.logit, rows.columns, level=level) for c in (one, two))
+    signed, apart = after - before, (low > high_two) | (low_two > high)
+    weight = np.ones(len(signed)) if rows.weight is None else rows.weight
+    contexts = one.contexts if one.contexts == two.contexts else ()
+    codes = [encode(rows.columns[name], name) for name in contexts]
+    tables = list[dict[str, NDArray[Any]]]()
+    for depth in range(len(contexts) + 1):
+        parts, group = combine([c for _, c in codes[:depth]], [len(w) for w, _ in codes[:depth]], len(signed))
+        size = int(group.max(initial=0)) + 1
+        keys = {
+            name: words[part].astype(object) for name, (words, _), part in zip(contexts, codes, parts, strict=False)
+        }
+        keys |= {name: np.full(size, None, dtype=object) for name in contexts[depth:]}
+        tables.append({"depth": np.full(size, depth), **keys, **_changes(signed, apart, weight, group, size)})
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def _changes(
+    signed: Floats, apart: NDArray[np.bool_], weight: Floats, group: Codes, groups: int
+) -> dict[str, NDArray[Any]]:
+    """Changes of probability by group: the largest, the largest that is certain, and means."""
+    change, total = np.abs(signed), np.bincount(group, weight, groups)
+    safe = np.where(total > 0, total, 1.0)
+    largest, certain = np.zeros(groups), np.zeros(groups)
+    np.maximum.at(largest, group, change)
+    np.maximum.at(certain, group, np.where(apart, change, 0.0))
+    return {
+        "largest": largest,
+        "certain": certain,
+        "average": np.bincount(group, weight * change, groups) / safe,
+        "shift": np.bincount(group, weight * signed, groups) / safe,
+        "weight": total,
+    }
 
 
 def on_grid(curves: Curves, grid: Grid) -> Curves:

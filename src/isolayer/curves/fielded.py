@@ -22,6 +22,8 @@ from isolayer.fitting.histogram import LEAST_WEIGHT
 from isolayer.fitting.terms import Terms
 from isolayer.settings import listed, shown
 
+_MOST_VALUES = 10_000  # of a context that gets a term
+
 
 class LabelledRows(NamedTuple):
     """Rows to fit.
@@ -67,6 +69,9 @@ def with_fields(
 ) -> Curves:
     """The curves with terms of some fields, fitted to rows.
 
+    Contexts have terms too: their curves were fitted without the fields, so where a field is unevenly spread over
+    contexts, its effect is in their curves already, and has to be taken out of these as the field gets a term.
+
     Args:
         curves: The base curves.
         rows: The rows; those without weight are left out.
@@ -80,17 +85,26 @@ def with_fields(
     >>> curves.predict_proba([0.0, 0.0], {"device": ["tv", "web"]}).round(1).tolist()
     [0.0, 0.5]
     """
-    rows = rows.weighing(fields)
+    together = tuple(dict.fromkeys([*fields, *_corrected_contexts(curves)]))
+    rows = rows.weighing(together)
     terms = fit_fields(
         rows.base_of(curves),
         rows.label,
-        {name: rows.columns[name] for name in fields},
+        {name: rows.columns[name] for name in together},
         rows.weight,
         rate=rows.rate,
         interactions=interactions,
         structure=structure,
     )
     return replace(curves, terms=terms, settings={**curves.settings, "fields": list(fields)})
+
+
+def _corrected_contexts(curves: Curves) -> list[str]:
+    """Contexts that get terms beside the fields: all but very fine ones."""
+    values = {
+        name: len(np.unique(keys[-1].astype(str))) for name, keys in zip(curves.contexts, curves.keys[1:], strict=True)
+    }
+    return [name for name, found in values.items() if 1 < found <= _MOST_VALUES]
 
 
 def with_updated_fields(curves: Curves, rows: LabelledRows, terms: Terms, *, kept: float = 1.0) -> Curves:
@@ -105,7 +119,7 @@ def with_updated_fields(curves: Curves, rows: LabelledRows, terms: Terms, *, kep
     rows = rows.weighing(terms.columns)
     weight = np.ones(len(rows.logit)) if rows.weight is None else rows.weight
     data = data_of(terms, rows.base_of(curves), rows.label, rows.columns, weight, rows.rate)
-    fields = {"fields": list(terms.columns)}
+    fields = {"fields": [name for name in terms.columns if name not in curves.contexts]}
     return replace(curves, terms=update(terms, data, kept=kept), settings={**curves.settings, **fields})
 
 

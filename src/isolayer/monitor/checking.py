@@ -10,21 +10,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import prob_of
+from isolayer.curves.field_log import FieldLog, refuse_sums
+from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.sampling import real_traffic
 from isolayer.metrics import families, log_loss
 from isolayer.metrics.clusters import count_of
 from isolayer.metrics.tails import RatioTest
-from isolayer.monitor.groups import LogRows, context_columns, curve_of, errors_by_depth, groupings_of
+from isolayer.monitor.groups import Grouping, LogRows, context_columns, curve_of, errors_by_depth, groupings_of
 from isolayer.monitor.judging import judge
+from isolayer.monitor.term_errors import term_errors, with_terms
+from isolayer.monitor.uncertainty import Errors
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -127,7 +131,7 @@ class Check:
 
 def check(
     curves: Curves,
-    histogram: Histogram,
+    histogram: Histogram | FieldLog,
     *,
     level: float = 0.05,
     tolerance: float = 0.05,
@@ -141,7 +145,8 @@ def check(
 
     Args:
         curves: The calibrator in service.
-        histogram: Sums of the new log on the grid of the curves, with their context columns.
+        histogram: Sums of the new log on the grid of the curves, with their context columns; of curves with fields, a
+            :class:`~isolayer.curves.field_log.FieldLog`, which has both sums and fields.
         level: How often a calibrator that holds may be called drifted.
         tolerance: Relative error that is of no consequence.
         clustered: Whether the folds of the histogram are clusters of rows, such as days or groups of users, whose
@@ -153,42 +158,81 @@ def check(
     >>> result.ratio.tolist(), result.drifted.tolist()
     ([1.5], [True])
     """
-    _refuse_others(curves, histogram)
-    rows = LogRows.of(curves, histogram.folded())
-    fine = LogRows.of(curves, histogram) if clustered else None
-    clusters = count_of(histogram.fold) if clustered else None
-    groupings, shares = groupings_of(curves, rows), families.shares(len(curves.contexts) + 1)
-    errors = errors_by_depth(curves, rows, groupings)
+    log = _read(curves, histogram, clustered)
+    groupings, shares = groupings_of(curves, log.rows), families.shares(len(curves.contexts) + 1)
     columns = list[dict[str, Any]]()
     tests = list[RatioTest]()
-    for depth, (grouping, (error, variance)) in enumerate(zip(groupings, errors, strict=True)):
-        found, test = judge((rows, fine), grouping, error, variance, level, (shares[0][depth], shares[1][depth]))
+    for depth, (grouping, (error, variance)) in enumerate(zip(groupings, log.errors(curves, groupings), strict=True)):
+        found, test = judge(
+            (log.rows, log.fine), grouping, error, variance, level, (shares[0][depth], shares[1][depth])
+        )
         columns.append({**found, "depth": np.full(grouping.groups, depth)})
         tests.append(test)
     merged = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     return Check(
-        context=context_columns(curves, rows, groupings),
+        context=context_columns(curves, log.rows, groupings),
         level=level,
         tolerance=tolerance,
         log_loss=log_losses(curves, histogram),
-        clusters=clusters,
+        clusters=None if log.fine is None else count_of(log.fine.cluster),
         tests=tuple(tests),
         **merged,
     )
 
 
-def log_losses(curves: Curves, histogram: Histogram) -> tuple[float, float]:
-    """Log loss of the rows of a histogram, before and after calibration.
+class _Log(NamedTuple):
+    """A log as it is tested.
+
+    Args:
+        rows: Its cells, at their calibrated logits.
+        fine: The same by cluster, if rows are clustered.
+        base: Its cells by raw score.
+        fields: Its rows with their fields, if there are any.
+    """
+
+    rows: LogRows
+    fine: LogRows | None
+    base: LogRows
+    fields: LabelledRows | None = None
+
+    def errors(self, curves: Curves, groupings: list[Grouping]) -> list[tuple[Errors, Floats]]:
+        """Errors of the calibrator for the groups of each depth, and the variance of their expected events."""
+        found = errors_by_depth(curves, self.base, groupings)
+        if curves.terms is None or self.fields is None:
+            return found
+        added = term_errors(curves, curves.terms, self.fields, groupings)
+        return [with_terms(*pair, more) for pair, more in zip(found, added, strict=True)]
+
+
+def _read(curves: Curves, log: Histogram | FieldLog, clustered: bool) -> _Log:
+    fielded = isinstance(log, FieldLog)
+    raw, cells = (log.raw, log.corrected) if isinstance(log, FieldLog) else (log, log)
+    if not fielded:
+        refuse_sums(curves, "check", "give FieldLog.from_table(curves, table), or run `isolayer check` on the log")
+    _refuse_others(curves, raw)
+    base = LogRows.of(curves, raw.folded())
+    rows = LogRows.of(curves, cells.folded(), calibrated=True) if fielded else base
+    fine = LogRows.of(curves, cells, calibrated=fielded) if clustered else None
+    return _Log(rows, fine, base, log.rows if isinstance(log, FieldLog) else None)
+
+
+def log_losses(curves: Curves, histogram: Histogram | FieldLog) -> tuple[float, float]:
+    """Log loss of the rows of a log, before and after calibration.
 
     >>> from isolayer.grid import Grid
     >>> [round(loss, 3) for loss in log_losses(Curves.identity(Grid()), Histogram.from_arrays([0.0], [1]))]
     [0.693, 0.693]
     """
-    cells = real_traffic(histogram.folded())
-    raw = np.divide(cells.logit, cells.weight)
-    label = np.divide(cells.positive, cells.weight)
-    calibrated = curves.evaluate(curve_of(curves, cells), raw)
-    return log_loss(label, prob_of(raw), cells.weight), log_loss(label, prob_of(calibrated), cells.weight)
+    raw = real_traffic((histogram.raw if isinstance(histogram, FieldLog) else histogram).folded())
+    before = np.divide(raw.logit, raw.weight)
+    if isinstance(histogram, FieldLog):
+        cells = real_traffic(histogram.corrected.folded())
+        return _loss(raw, before), _loss(cells, np.divide(cells.logit, cells.weight))
+    return _loss(raw, before), _loss(raw, curves.evaluate(curve_of(curves, raw), before))
+
+
+def _loss(cells: Histogram, logit: Floats) -> float:
+    return log_loss(np.divide(cells.positive, cells.weight), prob_of(logit), cells.weight)
 
 
 def _refuse_others(curves: Curves, histogram: Histogram) -> None:

@@ -54,8 +54,8 @@ class LogRows:
         return len(self.leaf)
 
     @classmethod
-    def of(cls, curves: Curves, cells: Histogram) -> LogRows:
-        """The cells of a histogram, whose folds are clusters."""
+    def of(cls, curves: Curves, cells: Histogram, *, calibrated: bool = False) -> LogRows:
+        """The cells of a histogram, whose folds are clusters; by raw scores, or by logits that are calibrated."""
         raw = np.divide(cells.logit, cells.weight)
         row = curve_of(curves, cells)
         leaf = np.zeros(cells.groups, np.int64)
@@ -66,7 +66,7 @@ class LogRows:
             keys=cells.keys,
             group=cells.group,
             raw=raw,
-            logit=curves.evaluate(row, raw) - shift,
+            logit=(raw if calibrated else curves.evaluate(row, raw)) - shift,
             weight=cells.weight,
             squares=cells.weight if counted else cells.weight_squared,
             positive=positive,
@@ -169,7 +169,6 @@ def _within(curves: Curves, rows: LogRows, grouping: Grouping, pull: Floats) -> 
 
 
 def curve_of(curves: Curves, cells: Histogram) -> Codes:
-    """The curve that serves each cell; an error for curves with terms, which sums cannot show."""
-    curves.refuse_terms("check")
+    """The curve that serves each cell."""
     context = {name: key[cells.group] for name, key in zip(cells.contexts, cells.keys, strict=True)}
     return curves.rows_of(context or None, len(cells.group))

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import prob_of
+from isolayer.curves.field_log import PairedLog, refuse_sums
+from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.sampling import real_traffic
@@ -54,14 +56,15 @@ class Release(NamedTuple):
 
 
 def compare_on_log(
-    old: Curves, new: Curves, histogram: Histogram, *, level: float = 0.95, clustered: bool = False
+    old: Curves, new: Curves, histogram: Histogram | PairedLog, *, level: float = 0.95, clustered: bool = False
 ) -> Release:
     """Compare two calibrators on the sums of one log, which neither should have been fitted on.
 
     Args:
         old: The calibrator in service.
         new: The one to release.
-        histogram: Sums of the log by the context columns of both; each score is taken at the mean of its bin.
+        histogram: Sums of the log by the context columns of both; each score is taken at the mean of its bin. With
+            fields, a :class:`~isolayer.curves.field_log.PairedLog`.
         level: Confidence level of the intervals.
         clustered: Whether the folds of the histogram are clusters of rows that vary together.
 
@@ -71,27 +74,34 @@ def compare_on_log(
     >>> same.verdict, same.log_loss.change, same.o_over_e.new
     ('no clear difference', 0.0, 1.5)
     """
-    if histogram.rows == 0:
+    cells = histogram if isinstance(histogram, PairedLog) else _paired(old, new, histogram, clustered)
+    if not len(cells.weight):
         raise InputError("histogram: expected at least one row, got none; check the log")
-    cells = real_traffic(histogram if clustered else histogram.folded())
-    logits = [_calibrated(curves, cells) for curves in (old, new)]
     # Every cell stands for its events and its rows without one, of weight [2, cells].
-    weight = np.stack([cells.positive.clip(min=0.0), (cells.weight - cells.positive).clip(min=0.0)]).reshape(-1)
+    weight = np.concatenate(cells.traffic)
     label = np.repeat([1.0, 0.0], len(cells.weight))
-    cluster = np.tile(cells.fold, 2) if clustered else None
-    reach = quantile(level, count_of(cells.fold) if clustered else None)
-    losses = [logit_loss(label, np.tile(logit, 2)) for logit in logits]
-    probs = [prob_of(np.tile(logit, 2)) for logit in logits]
+    clusters = count_of(cells.fold) if clustered else None
+    cluster, reach = np.tile(cells.fold, 2) if clustered else None, quantile(level, clusters)
+    losses = [logit_loss(label, np.tile(logit, 2)) for logit in cells.logits]
+    probs = [prob_of(np.tile(logit, 2)) for logit in cells.logits]
     return Release(
         float(weight.sum()),
         _difference([_mean(loss, weight) for loss in losses], weight, cluster, reach),
         _difference([_ratio(label, prob, weight) for prob in probs], weight, cluster, reach),
-        count_of(cells.fold) if clustered else None,
+        clusters,
     )
 
 
+def _paired(old: Curves, new: Curves, histogram: Histogram, clustered: bool) -> PairedLog:
+    """The cells of a histogram by two calibrators without fields."""
+    cells = real_traffic(histogram if clustered else histogram.folded())
+    nothing = LabelledRows(np.empty(0), np.empty(0), {})
+    logits = _calibrated(old, cells), _calibrated(new, cells)
+    return PairedLog(logits, cells.weight, cells.positive, cells.negative_rate, cells.fold, nothing)
+
+
 def _calibrated(curves: Curves, cells: Histogram) -> Floats:
-    curves.refuse_terms("compare")
+    refuse_sums(curves, "compare", "give PairedLog.from_table(old, new, table), or run `isolayer compare --log`")
     keys = dict(zip(cells.contexts, cells.keys, strict=True))
     context = {name: keys[name][cells.group] for name in curves.contexts}
     return curves.evaluate(curves.rows_of(context or None, len(cells.group)), np.divide(cells.logit, cells.weight))

@@ -42,10 +42,22 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
     backend = backend_of(table)
     if table.op().find(ops.InMemoryTable):  # a statement in text cannot name what has no name
         table = resident(backend, table.to_pyarrow())
-    dialect = dialect_of(backend)
-    statement = to_sql(curves, dialect, table=ROWS, score=score, prob=prob, keep=list(table.columns))
+    dialect, name = dialect_of(backend), _name(table)
+    statement = to_sql(curves, dialect, table=name, score=score, prob=prob, keep=list(table.columns))
     schema = ibis.schema({**table.schema(), prob: "float64"})
-    return ops.SQLStringView(parent=table.alias(ROWS), query=statement, schema=schema).to_expr()
+    return ops.SQLStringView(parent=table.alias(name), query=statement, schema=schema).to_expr()
+
+
+def _name(table: Table) -> str:
+    """What to call the rows of a table: another name for every statement that it has in it already.
+
+    The parts of a statement begin otherwise than its table (see :func:`isolayer.curves.export.sql.own_prefix`), so that
+    names within names differ in all of them.
+    """
+    name = ROWS
+    for depth in range(len(table.op().find(ops.SQLStringView))):
+        name = f"isolayer{depth + 2}_{name}"
+    return name
 
 
 def dialect_of(backend: Any) -> str:

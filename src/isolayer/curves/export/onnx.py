@@ -25,7 +25,7 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import NEAR
 from isolayer.curves.export.levels import Kind, Level, levels
 from isolayer.curves.export.onnx_graph import Graph
-from isolayer.curves.export.onnx_terms import FieldInput, corrected, examples, field_inputs
+from isolayer.curves.export.onnx_terms import FieldInput, context_inputs, corrected, examples, field_inputs
 from isolayer.curves.export.sql import own_prefix
 from isolayer.errors import InputError
 from isolayer.fitting.categories import KINDS
@@ -130,7 +130,8 @@ class _Names(NamedTuple):
         taken = set(curves.contexts)
         score, prob = _fresh("score", taken), _fresh("prob", taken)
         missing = {level.context: _fresh(f"{level.context}_missing", taken) for level in walk if level.has_missing}
-        fields = [] if curves.terms is None else field_inputs(curves.terms, lambda name: _fresh(name, taken))
+        shared = {level.context for level in walk if level.kind is not None}
+        fields = [] if curves.terms is None else field_inputs(curves.terms, shared, lambda name: _fresh(name, taken))
         return cls(score, prob, missing, fields)
 
     @property
@@ -162,7 +163,11 @@ def _model(curves: Curves, walk: list[Level], dtype: Floating) -> Any:
             inputs.append(helper.make_tensor_value_info(names.missing[level.context], TensorProto.BOOL, ["batch"]))
         row = _row(graph, level, names.missing.get(level.context), row)
     inputs += [given for one in names.fields for given in one.declared()]
-    prob = _prob(graph, curves, graph.add("Cast", names.score, to=TensorProto.DOUBLE), row, names.fields)
+    fields = [
+        *names.fields,
+        *([] if curves.terms is None else context_inputs(graph, curves.terms, walk, names.missing)),
+    ]
+    prob = _prob(graph, curves, graph.add("Cast", names.score, to=TensorProto.DOUBLE), row, fields)
     graph.nodes.append(helper.make_node("Cast", [prob], [names.prob], name=names.prob, to=number))
     output = helper.make_tensor_value_info(names.prob, number, ["batch"])
     body = helper.make_graph(graph.nodes, "isolayer", inputs, [output], graph.constants)

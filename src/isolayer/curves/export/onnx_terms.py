@@ -7,12 +7,13 @@ that says so. The graph itself is the business of :mod:`isolayer.curves.export.o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper
 
+from isolayer.curves.export.levels import Level
 from isolayer.curves.export.onnx_graph import Graph
 from isolayer.errors import InputError
 from isolayer.fitting.categories import typed
@@ -60,16 +61,39 @@ class FieldInput(NamedTuple):
         return fed if told["missing"] is None else {**fed, told["missing"]: gap}
 
 
-def field_inputs(terms: Terms, fresh: Callable[[str], str]) -> list[FieldInput]:
-    """Inputs of all fields that some term uses; ``fresh`` gives a name that is not taken yet."""
-    used = sorted({view.field for term in terms.terms for view in term.views})
+def field_inputs(terms: Terms, shared: Collection[str], fresh: Callable[[str], str]) -> list[FieldInput]:
+    """Inputs of all fields that some term uses and that are no contexts.
+
+    Args:
+        terms: The terms.
+        shared: Columns that are inputs already, as contexts.
+        fresh: Gives a name that is not taken yet.
+    """
     found = list[FieldInput]()
-    for one in (terms.fields[i] for i in used):
+    for one in (one for one in _used(terms) if one.column not in shared):
         name = fresh(one.name)
         found.append(
             FieldInput(one, name, fresh(f"{name}_missing") if one.missing >= 0 and _is_category(one) else None)
         )
     return found
+
+
+def context_inputs(graph: Graph, terms: Terms, walk: Sequence[Level], missing: Mapping[str, str]) -> list[FieldInput]:
+    """Fields that are contexts too, read from the inputs of these; ``missing`` names those that say so."""
+    found = list[FieldInput]()
+    kinds = {level.context: level.kind for level in walk if level.kind is not None}
+    for one in (one for one in _used(terms) if one.column in kinds):
+        name, gap = one.column, missing.get(one.column)
+        if not _is_category(one):
+            name = graph.add("Cast", name, to=TensorProto.DOUBLE)
+            name = name if gap is None else graph.add("Where", gap, graph.constant(np.nan), name)
+        found.append(FieldInput(one, name, gap if one.missing >= 0 and _is_category(one) else None))
+    return found
+
+
+def _used(terms: Terms) -> list[Field]:
+    """Fields that some term uses."""
+    return [terms.fields[i] for i in sorted({view.field for term in terms.terms for view in term.views})]
 
 
 def _is_category(one: Field) -> bool:

@@ -1,0 +1,93 @@
+"""The rows of a log as curves with fields see them: what a verdict on such curves is made of.
+
+Sums by the raw score, which suffice for curves without fields, do not say what fields add. So the rows are summed by
+the corrected logit too. How these are made of a table is the business of :mod:`isolayer.tables.field_log`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import Floats
+from isolayer.curves.fielded import LabelledRows
+from isolayer.errors import InputError, offered
+from isolayer.fitting.histogram import Histogram
+
+
+class FieldLog(NamedTuple):
+    """A log for :func:`isolayer.monitor.check` of curves with fields; :meth:`from_table` makes one.
+
+    Args:
+        raw: Sums by the raw score, on the grid of the curves.
+        corrected: Sums of the same rows by their corrected logit.
+        rows: The rows themselves, or a sample of them: where the fields of each context lie.
+    """
+
+    raw: Histogram
+    corrected: Histogram
+    rows: LabelledRows
+
+    @classmethod
+    def from_table(cls, curves: Curves, table: Any, **columns: Any) -> FieldLog:
+        """The sums of a table in its own engine; see :func:`isolayer.tables.field_log.field_log_of`.
+
+        Args:
+            curves: The calibrator in service.
+            table: An Ibis table, a Parquet or CSV path, a DuckDB relation or a frame.
+            columns: ``label``, ``score``, ``weight``, ``negative_rate`` and ``cluster``, by default those of the fit.
+        """
+        found: FieldLog = offered("field_log_of")(curves, table, **columns)
+        return found
+
+
+class PairedLog(NamedTuple):
+    """A log for :func:`isolayer.monitor.compare_on_log` of two calibrators, with fields or without.
+
+    Cells are rows whose two calibrated logits lie in the same two bins; each is taken at its means.
+
+    Args:
+        logits: Mean calibrated logits of the cells, by the old calibrator and by the new one, shape ``[cells]`` each.
+        weight: Sum of weights, shape ``[cells]``.
+        positive: Weight of the positives, shape ``[cells]``.
+        rate: Share of the negatives that was kept when the rows were sampled, shape ``[cells]``.
+        fold: Cluster of each cell, shape ``[cells]``.
+        rows: The rows themselves, or a sample of them, with the columns of both calibrators.
+    """
+
+    logits: tuple[Floats, Floats]
+    weight: Floats
+    positive: Floats
+    rate: Floats
+    fold: Any
+    rows: LabelledRows
+
+    @classmethod
+    def from_table(cls, old: Curves, new: Curves, table: Any, **columns: Any) -> PairedLog:
+        """The sums of a table in its own engine; see :func:`isolayer.tables.field_log.paired_log_of`.
+
+        Args:
+            old: The calibrator in service.
+            new: The one to release.
+            table: An Ibis table, a Parquet or CSV path, a DuckDB relation or a frame.
+            columns: As in :meth:`FieldLog.from_table`, by default those of the old calibrator.
+        """
+        found: PairedLog = offered("paired_log_of")(old, new, table, **columns)
+        return found
+
+    @property
+    def traffic(self) -> tuple[Floats, Floats]:
+        """Weight of the positives and of the negatives that the rows of each cell stand for."""
+        return self.positive.clip(min=0.0), (self.weight - self.positive).clip(min=0.0) / self.rate
+
+
+def refuse_sums(curves: Curves, what: str, remedy: str) -> None:
+    """Raise for curves with fields, of which sums by the score say too little.
+
+    >>> from isolayer.grid import Grid
+    >>> refuse_sums(Curves.identity(Grid()), "check", "")
+    """
+    if curves.terms is not None:
+        raise InputError(
+            f"{what}: expected rows with the fields {', '.join(curves.fields)}, got sums without them; {remedy}"
+        )

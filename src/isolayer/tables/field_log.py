@@ -1,0 +1,188 @@
+"""Logs summed for verdicts on curves with fields: by raw score and by corrected logit, or by those of two calibrators.
+
+The terms are applied by the statement of the exports, where the rows are; only sums leave the engine, and a sample of
+rows that says where the fields of each context lie.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from isolayer.curves.curves import Curves
+from isolayer.curves.field_log import FieldLog, PairedLog
+from isolayer.errors import InputError
+from isolayer.fitting.evidence import WeightsAreNotCounts
+from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.terms import LAST_GRID
+from isolayer.settings import instance
+from isolayer.tables.field_rows import ROW_COLUMNS, Usable, labelled_rows
+from isolayer.tables.folds import fold_expression
+from isolayer.tables.histogram_query import ColumnSpec, OnBadRows, RowsDropped, histogram_of, logit_expression
+from isolayer.tables.sources import as_table, collect, double, is_relation
+
+GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
+
+_PROB, _FOLD = "isolayer_prob", "isolayer_fold"
+_PAIR = ("isolayer_old", "isolayer_new")
+_BIN = 0.02  # width of the bins of corrected logits
+
+
+def field_log_of(
+    curves: Curves,
+    table: Any,
+    *,
+    label: str | None = None,
+    score: str | None = None,
+    weight: str | None = None,
+    negative_rate: float | str | None = None,
+    cluster: str | None = None,
+    on_bad_rows: OnBadRows = "error",
+) -> FieldLog:
+    """A log for :func:`isolayer.monitor.check`; columns that are not named are those of the fit.
+
+    Args:
+        curves: The calibrator in service.
+        table: An Ibis table, a Parquet or CSV path, a DuckDB relation or a frame.
+        label: The label column.
+        score: The score column.
+        weight: A column of weights.
+        negative_rate: Share of the negatives that was kept: a number or a column.
+        cluster: A column of integers or strings whose rows vary together.
+        on_bad_rows: Whether rows that cannot be used are an error or are left out.
+
+    >>> from isolayer.calibrator import IsotonicCalibrator
+    >>> log = {"score": [0.0] * 400, "label": [0, 0, 0, 1] * 100, "device": ["tv", "web"] * 200}
+    >>> curves = IsotonicCalibrator(fields=("device",)).fit_table(log).curves_
+    >>> field_log_of(curves, log).corrected.rows
+    400.0
+    """
+    spec = _spec(curves, (label, score, weight), negative_rate, cluster, curves.contexts)
+    raw, _ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
+    return with_corrected(curves, raw, table, spec)
+
+
+def with_corrected(curves: Curves, raw: Histogram, source: Any, spec: ColumnSpec) -> FieldLog:
+    """The sums of a log by raw score, with those of the same rows by their corrected logit."""
+    applied = curves.apply_table(source, score=spec.score, prob=_PROB)
+    with warnings.catch_warnings():  # what is left out was told when the raw sums were made
+        for told in (RowsDropped, WeightsAreNotCounts):
+            warnings.simplefilter("ignore", told)
+        on_output = replace(spec, score=_PROB, scale="prob", grid=LAST_GRID)
+        corrected, _ = histogram_of(applied, on_output, on_bad_rows="drop")
+    return FieldLog(raw, corrected, labelled_rows(source, spec, curves.fields)[0])
+
+
+def paired_log_of(
+    old: Curves,
+    new: Curves,
+    table: Any,
+    *,
+    label: str | None = None,
+    score: str | None = None,
+    weight: str | None = None,
+    negative_rate: float | str | None = None,
+    cluster: str | None = None,
+    on_bad_rows: OnBadRows = "error",
+) -> PairedLog:
+    """A log for :func:`isolayer.monitor.compare_on_log`; columns that are not named are those of the old calibrator.
+
+    Args:
+        old: The calibrator in service.
+        new: The one to release.
+        table: As in :func:`field_log_of`, and so the other arguments.
+        label: The label column.
+        score: The score column.
+        weight: A column of weights.
+        negative_rate: Share of the negatives that was kept: a number or a column.
+        cluster: A column of integers or strings whose rows vary together.
+        on_bad_rows: Whether rows that cannot be used are an error or are left out.
+
+    >>> from isolayer.calibrator import IsotonicCalibrator
+    >>> log = {"score": [0.0] * 400, "label": [0, 0, 0, 1] * 100, "device": ["tv", "web"] * 200}
+    >>> curves = IsotonicCalibrator(fields=("device",)).fit_table(log).curves_
+    >>> found = paired_log_of(IsotonicCalibrator().fit_table(log).curves_, curves, log)
+    >>> found.weight.tolist(), (found.logits[1] - found.logits[0]).round(1).tolist()
+    ([200.0, 200.0], [-3.3, 1.1])
+    """
+    spec = _spec(old, (label, score, weight), negative_rate, cluster, _all_contexts(old, new))
+    histogram_of(table, spec, on_bad_rows=on_bad_rows)
+    return paired(old, new, table, spec)
+
+
+def paired(old: Curves, new: Curves, source: Any, spec: ColumnSpec) -> PairedLog:
+    """The cells of a log by two calibrators, whose rows were checked when their sums were made."""
+    if old.scale != new.scale:
+        raise InputError(f"compare: expected one scale of scores, got {old.scale} and {new.scale}; refit one")
+    fields = tuple(dict.fromkeys([*old.contexts, *new.contexts, *old.fields, *new.fields]))
+    told = collect(_applied(old, new, source, spec, fields), _cells)
+    columns = {name: np.asarray(told[name].cast(pa.float64()).to_numpy()) for name in told.column_names}
+    weight = columns["weight"]
+    kept = replace(spec, contexts=(), folds=None)
+    return PairedLog(
+        (columns["old"] / weight, columns["new"] / weight),
+        weight,
+        columns["positive"],
+        columns["rate"],
+        columns["fold"].astype(np.int64),
+        labelled_rows(source, kept, fields)[0],
+    )
+
+
+def _spec(
+    curves: Curves,
+    named: tuple[str | None, str | None, str | None],
+    rate: float | str | None,
+    cluster: str | None,
+    contexts: tuple[str, ...],
+) -> ColumnSpec:
+    """What the columns of a log mean: what is said, or else what they meant in the fit."""
+    instance("curves", curves, Curves, advice="load or fit the calibrator")
+    source, (label, score, weight) = curves.source, named
+    return ColumnSpec(
+        contexts,
+        score or curves.score_name or "score",
+        label or curves.label_name or "label",
+        weight or source.get("weight"),
+        curves.scale,
+        curves.grid,
+        folds=None if cluster is None else (GROUPS, cluster),
+        negative_rate=source.get("negative_rate") if rate is None else rate,
+        weight_kind=source.get("weight_kind", "frequency"),
+    )
+
+
+def _all_contexts(old: Curves, new: Curves) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*old.contexts, *new.contexts]))
+
+
+def _applied(old: Curves, new: Curves, source: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> Any:
+    """Usable rows with the probabilities of both calibrators."""
+    rows = _with_fold(as_table(source.to_arrow_table() if is_relation(source) else source), spec, fields)
+    once = old.on_logits.apply_table(rows, score=ROW_COLUMNS.logit, prob=_PAIR[0])
+    return new.on_logits.apply_table(once, score=ROW_COLUMNS.logit, prob=_PAIR[1])
+
+
+def _with_fold(table: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> Any:
+    """Usable rows with the fold that their cluster is in; 0 where nothing is clustered."""
+    fold = double(0).cast("int64") if spec.folds is None else fold_expression(table, spec.score, spec.folds)
+    return Usable(replace(spec, contexts=()), (*fields, _FOLD))(table.mutate(**{_FOLD: fold}))
+
+
+def _cells(table: Any) -> Any:
+    """Sums by cluster, share of negatives and the bins of both corrected logits."""
+    old, new = (logit_expression(table[name], "prob")[1] for name in _PAIR)
+    label, weight, rate = (table[name] for name in (ROW_COLUMNS.label, ROW_COLUMNS.weight, ROW_COLUMNS.rate))
+    rows = table.select(old=old, new=new, label=label, weight=weight, rate=rate, fold=table[_FOLD])
+    rows = rows.mutate(**{f"{name}_bin": (rows[name] / double(_BIN)).floor() for name in ("old", "new")})
+    weight = rows["weight"]
+    sums = {"positive": rows["label"], "old": rows["old"], "new": rows["new"]}
+    return (
+        rows.group_by(["fold", "rate", "old_bin", "new_bin"])
+        .agg(weight=weight.sum(), **{name: (weight * values).sum() for name, values in sums.items()})
+        .order_by(["fold", "rate", "old_bin", "new_bin"])
+    )

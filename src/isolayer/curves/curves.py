@@ -178,7 +178,7 @@ class Curves(CurvesForm):
     @property
     def fields(self) -> tuple[str, ...]:
         """Columns of the fields that the terms need besides the contexts."""
-        return () if self.terms is None else tuple(name for name in self.terms.columns if name not in self.contexts)
+        return tuple(name for name in (self.terms.columns if self.terms else ()) if name not in self.contexts)
 
     def predict_proba(self, score: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """Calibrated probability of each score.

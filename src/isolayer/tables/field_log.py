@@ -32,28 +32,14 @@ _PAIR = ("isolayer_old", "isolayer_new")
 _BIN = 0.02  # width of the bins of corrected logits
 
 
-def field_log_of(
-    curves: Curves,
-    table: Any,
-    *,
-    label: str | None = None,
-    score: str | None = None,
-    weight: str | None = None,
-    negative_rate: float | str | None = None,
-    cluster: str | None = None,
-    on_bad_rows: OnBadRows = "error",
-) -> FieldLog:
-    """A log for :func:`isolayer.monitor.check`; columns that are not named are those of the fit.
+def field_log_of(curves: Curves, table: Any, *, on_bad_rows: OnBadRows = "error", **columns: Any) -> FieldLog:
+    """A log for :func:`isolayer.monitor.check`.
 
     Args:
         curves: The calibrator in service.
         table: An Ibis table, a Parquet or CSV path, a DuckDB relation or a frame.
-        label: The label column.
-        score: The score column.
-        weight: A column of weights.
-        negative_rate: Share of the negatives that was kept: a number or a column.
-        cluster: A column of integers or strings whose rows vary together.
         on_bad_rows: Whether rows that cannot be used are an error or are left out.
+        columns: What its columns mean, as in :func:`spec_as_fitted`.
 
     >>> from isolayer.calibrator import IsotonicCalibrator
     >>> log = {"score": [0.0] * 400, "label": [0, 0, 0, 1] * 100, "device": ["tv", "web"] * 200}
@@ -61,7 +47,7 @@ def field_log_of(
     >>> field_log_of(curves, log).corrected.rows
     400.0
     """
-    spec = _spec(curves, (label, score, weight), negative_rate, cluster, curves.contexts)
+    spec = spec_as_fitted(curves, curves.contexts, **columns)
     raw, _ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
     return with_corrected(curves, raw, table, spec)
 
@@ -78,38 +64,26 @@ def with_corrected(curves: Curves, raw: Histogram, source: Any, spec: ColumnSpec
 
 
 def paired_log_of(
-    old: Curves,
-    new: Curves,
-    table: Any,
-    *,
-    label: str | None = None,
-    score: str | None = None,
-    weight: str | None = None,
-    negative_rate: float | str | None = None,
-    cluster: str | None = None,
-    on_bad_rows: OnBadRows = "error",
+    old: Curves, new: Curves, table: Any, *, on_bad_rows: OnBadRows = "error", **columns: Any
 ) -> PairedLog:
-    """A log for :func:`isolayer.monitor.compare_on_log`; columns that are not named are those of the old calibrator.
+    """A log for :func:`isolayer.monitor.compare_on_log`.
 
     Args:
-        old: The calibrator in service.
+        old: The calibrator in service, which says what columns mean that are not named.
         new: The one to release.
-        table: As in :func:`field_log_of`, and so the other arguments.
-        label: The label column.
-        score: The score column.
-        weight: A column of weights.
-        negative_rate: Share of the negatives that was kept: a number or a column.
-        cluster: A column of integers or strings whose rows vary together.
+        table: As in :func:`field_log_of`.
         on_bad_rows: Whether rows that cannot be used are an error or are left out.
+        columns: What its columns mean, as in :func:`spec_as_fitted`.
 
     >>> from isolayer.calibrator import IsotonicCalibrator
     >>> log = {"score": [0.0] * 400, "label": [0, 0, 0, 1] * 100, "device": ["tv", "web"] * 200}
     >>> curves = IsotonicCalibrator(fields=("device",)).fit_table(log).curves_
     >>> found = paired_log_of(IsotonicCalibrator().fit_table(log).curves_, curves, log)
-    >>> found.weight.tolist(), (found.logits[1] - found.logits[0]).round(1).tolist()
-    ([200.0, 200.0], [-3.3, 1.1])
+    >>> found.weight.tolist(), (found.logits[1] > found.logits[0]).tolist()
+    ([200.0, 200.0], [False, True])
     """
-    spec = _spec(old, (label, score, weight), negative_rate, cluster, _all_contexts(old, new))
+    instance("new", new, Curves, advice="load or fit the calibrator")
+    spec = spec_as_fitted(old, tuple(dict.fromkeys([*old.contexts, *new.contexts])), **columns)
     histogram_of(table, spec, on_bad_rows=on_bad_rows)
     return paired(old, new, table, spec)
 
@@ -133,16 +107,33 @@ def paired(old: Curves, new: Curves, source: Any, spec: ColumnSpec) -> PairedLog
     )
 
 
-def _spec(
+def spec_as_fitted(
     curves: Curves,
-    named: tuple[str | None, str | None, str | None],
-    rate: float | str | None,
-    cluster: str | None,
     contexts: tuple[str, ...],
+    *,
+    label: str | None = None,
+    score: str | None = None,
+    weight: str | None = None,
+    negative_rate: float | str | None = None,
+    cluster: str | None = None,
 ) -> ColumnSpec:
-    """What the columns of a log mean: what is said, or else what they meant in the fit."""
+    """What the columns of a log mean: what is said, or else what they meant in the fit.
+
+    Args:
+        curves: The calibrator.
+        contexts: The context columns.
+        label: The label column.
+        score: The score column.
+        weight: A column of weights.
+        negative_rate: Share of the negatives that was kept: a number or a column.
+        cluster: A column of integers or strings whose rows vary together.
+
+    >>> from isolayer.grid import Grid
+    >>> spec_as_fitted(Curves.identity(Grid()), (), label="click").label
+    'click'
+    """
     instance("curves", curves, Curves, advice="load or fit the calibrator")
-    source, (label, score, weight) = curves.source, named
+    source = curves.source
     return ColumnSpec(
         contexts,
         score or curves.score_name or "score",
@@ -151,13 +142,9 @@ def _spec(
         curves.scale,
         curves.grid,
         folds=None if cluster is None else (GROUPS, cluster),
-        negative_rate=source.get("negative_rate") if rate is None else rate,
+        negative_rate=source.get("negative_rate") if negative_rate is None else negative_rate,
         weight_kind=source.get("weight_kind", "frequency"),
     )
-
-
-def _all_contexts(old: Curves, new: Curves) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([*old.contexts, *new.contexts]))
 
 
 def _applied(old: Curves, new: Curves, source: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> Any:

@@ -21,7 +21,7 @@ from isolayer.curves.evaluation import prob_of
 from isolayer.errors import InputError
 
 ROWS, ASKED = 100_000, 20_000  # rows of a simulated log, and those of them whose bands are looked at
-REPEATS, QUICK_REPEATS = {8: 30, 100: 15, 1_000: 6}, 2  # few contexts share most of their error, and need more logs
+REPEATS, QUICK_REPEATS = {8: 60, 100: 40, 1_000: 24}, 2  # few contexts share most of their error, and need more logs
 LOWEST, HIGHEST = 0.92, 0.98
 Column = NDArray[np.float64]
 

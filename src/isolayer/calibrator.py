@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from isolayer.calibrator_rows import RowReader
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Scale
-from isolayer.curves.fielded import LabelledRows, field_names, with_fields, with_updated_fields
+from isolayer.curves.fielded import field_names, with_fields, with_updated_fields
 from isolayer.curves.fit_checks import refuse_beyond_grid, refuse_worse_than_constant, warn_of_probs
 from isolayer.curves.notebook import CalibratorForm
 from isolayer.errors import InputError, offered
@@ -249,8 +249,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         with Scans() as scans:
             histogram, self.dropped_rows_ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
             if histogram.rows == 0:
-                rule = "expected at least one row that weighs something"
-                raise InputError(f"table: {rule}, got no rows; check what made it")
+                raise InputError("table: expected a row that weighs something, got no rows; check what made it")
             refuse_one_class(histogram)
             self._fit_sums(histogram).score_name_ = score
             if len(self.fields):
@@ -367,17 +366,15 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
 
     def _fit_sums(self, histogram: Histogram, classes: ArrayLike = (0, 1)) -> Self:
         """Fit the curves of sums, without fields."""
-        self.classes_ = np.asarray(classes)
-        self.fields_ = tuple[str, ...]()
+        self.classes_, self.fields_ = np.asarray(classes), tuple[str, ...]()
         self._remember(None, None)
         self.n_features_in_ = 1 + len(histogram.contexts)
         self.histogram_, self._latest = histogram, None
         return self._refit()
 
     def _refit(self) -> Self:
-        beyond = "clip" if isinstance(self.grid, str) else "extend"
         settings: dict[str, Any] = {"strict": self.strict, "monotone": self.monotone, "scale": self.scale}
-        settings["extrapolation"] = beyond
+        settings["extrapolation"] = "clip" if isinstance(self.grid, str) else "extend"
         curves = Curves.from_histogram(self.histogram_, shrinkage=self.shrinkage, **settings)
         if self.scale == "logit":
             warn_of_probs(self.histogram_, stacklevel=3)
@@ -390,13 +387,13 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
     def _fit_fields(self, rows: Rows, labels: Floats, weight: Floats | None) -> Self:
         """Add the terms of the fields to the curves."""
         if self.fields_:
-            self._add_terms(self._labelled(rows, labels, weight))
+            terms, given = (
+                None if self.structure is None else self.structure.terms,
+                self._labelled(rows, labels, weight),
+            )
+            settings: dict[str, Any] = {"interactions": self.interactions, "structure": terms}
+            self.curves_ = with_fields(self.curves_, given, self.fields_, **settings)
         return self
-
-    def _add_terms(self, rows: LabelledRows) -> None:
-        terms = None if self.structure is None else self.structure.terms
-        settings: dict[str, Any] = {"interactions": self.interactions, "structure": terms}
-        self.curves_ = with_fields(self.curves_, rows, self.fields_, **settings)
 
     def _update_fields(self, before: Curves, rows: Rows, labels: Floats, weight: Floats | None, kept: float) -> Self:
         """Add new rows to the terms of the curves before."""

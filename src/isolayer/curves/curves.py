@@ -324,16 +324,12 @@ class Curves(CurvesForm):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write one Parquet file, one row per curve, in one step; see :mod:`isolayer.curves.parquet_io`."""
-        from isolayer.curves.parquet_io import save_curves
-
-        save_curves(self, path)
+        need("isolayer.curves.parquet_io").save_curves(self, path)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Curves:
         """Read what :meth:`save` wrote, the same to the bit."""
-        from isolayer.curves.parquet_io import load_curves
-
-        return load_curves(path)
+        return cast("Curves", need("isolayer.curves.parquet_io").load_curves(path))
 
     def scorer(self) -> Scorer:
         """A plain object that scores one row at a time, in microseconds; see :mod:`isolayer.curves.scorer`."""

@@ -22,7 +22,7 @@ from isolayer.fitting.level import Above, LevelFit, Table, fit_level
 from isolayer.fitting.line import Line, shrunk_line
 from isolayer.fitting.packed_level import Parts, is_large, packs
 from isolayer.fitting.prior import LEAST, MOST, Frame, Strength
-from isolayer.fitting.shrinkage import USUAL, USUAL_BELOW, USUAL_CURVE, Choice, Level, choose
+from isolayer.fitting.shrinkage import USUAL, USUAL_BELOW, Choice, Level, choose
 
 Floats = NDArray[np.float64]
 Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]]
@@ -194,7 +194,7 @@ def _choice(part: Histogram, above: Above, given: Strength | None, centre: Centr
     level = Level(BinnedRows.sampled(part, kept), curves, centre.frame, mean, np.array([*line, np.nan]))
     if part.contexts:
         return choose(level, USUAL if len(part.contexts) == 1 else USUAL_BELOW, share=True)
-    return choose(level, USUAL._replace(curve=USUAL_CURVE), share=False)
+    return choose(level, USUAL, share=False)
 
 
 def _sample(part: Histogram) -> NDArray[np.bool_]:

@@ -4,10 +4,11 @@ A deviation is a line plus a curve, each with strengths of its own:
 
 .. math:: d(z) = \alpha + \beta (z - \bar z) + c(z), \qquad
     \alpha \sim N(\mu_0, 1/\lambda_0),\quad \beta \sim N(\mu_1, 1/\lambda_1),\quad
-    -2 \log p(c) = \lambda_2 \int (c'^2 + \ell^2 c''^2) + \text{const},\quad c(\bar z) = 0.
+    -2 \log p(c) = \lambda_2 \int (c^2 + c'^2 + \ell^2 c''^2) + \text{const}.
 
-Far from the rows c' returns to 0, so a curve goes on along its line. Lengths are measured in z, the score after the one
-line that calibrates all rows best: a unit of z is one logit, so no strength depends on the unit of the score.
+Far from the rows c returns to 0, so a curve goes on along its line; before rows are seen, c may be as large anywhere.
+Lengths are measured in z, the score after the one line that calibrates all rows best: a unit of z is one logit, so no
+strength depends on the unit of the score.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ LEAST, MOST = 1e-4, 1e6  # of a strength: below, there is no penalty; above, a h
 _SMOOTHEST = 1e4  # most that second differences of the knots count beside first ones
 _MOST_PER_KNOT = 1e7  # above, digits are lost
 LENGTH = 0.35  # distance over which the slope of a curve is much the same, in units of calibrated logit
-_PINNED = 1e4  # precision of the curve's value at the anchor, which is the line's to say
 
 
 class Strength(NamedTuple):
@@ -34,7 +34,7 @@ class Strength(NamedTuple):
     Args:
         level: Of the line's level at the anchor.
         slope: Of the line's slope.
-        curve: Of the curve's slope, everywhere; of its second derivative, ``LENGTH**2`` times as much.
+        curve: Of the curve and of its slope, everywhere; of its second derivative, ``LENGTH**2`` times as much.
     """
 
     level: float
@@ -92,11 +92,11 @@ class Prior(NamedTuple):
 
         >>> prior = Prior.of(Strength(1.0, 1.0, 1.0), Frame(np.array([-1.0, 0.0, 1.0]), 1))
         >>> prior.curve.diagonal[:, 0].round(3).tolist()
-        [1.122, 10002.49, 1.122]
+        [2.122, 3.49, 2.122]
         """
         line = np.clip(np.array(strength[:2]), LEAST, MOST)
         curve = float(np.clip(strength.curve, LEAST, min(MOST, _MOST_PER_KNOT * frame.step)))
-        return cls(frame.basis, line, np.zeros(2) if mean is None else mean, curve_precision(curve, frame), curve)
+        return cls(frame.basis, line, np.zeros(2) if mean is None else mean, curve_term(frame).times(curve), curve)
 
     def between(self, first: int, last: int, curve: Bands) -> Prior:
         """The same line on the knots ``first .. last - 1``, with the curve's precision given."""
@@ -210,14 +210,9 @@ def newton(prior: Prior, hessian: Bands, gradient: Deviation) -> tuple[Deviation
 
 
 def curve_term(frame: Frame) -> Bands:
-    """Matrix of the integral of the squared slope of a curve plus that of its second derivative times ``LENGTH**2``."""
+    """Matrix of the integral of a curve's squares: its values, its slopes, and ``LENGTH**2`` times its bends."""
     knots, step = len(frame.z), frame.step
     bent = min(LENGTH**2 / step**3, _SMOOTHEST / step)
-    return gram(1, knots).times(1 / step).plus(gram(2, knots).times(bent))
-
-
-def curve_precision(strength: float, frame: Frame) -> Bands:
-    """The precision of the curve, pinned to 0 at the anchor."""
-    out = curve_term(frame).times(strength)
-    out.diagonal[frame.anchor] += _PINNED
+    out = gram(1, knots).times(1 / step).plus(gram(2, knots).times(bent))
+    out.diagonal[:] += step
     return out

@@ -29,16 +29,14 @@ from isolayer.fitting.prior import (
     Posterior,
     Prior,
     Strength,
-    curve_precision,
     curve_term,
     newton,
 )
 
 Floats = NDArray[np.float64]
 
-USUAL = Strength(level=6.0, slope=64.0, curve=64.0)  # medians of the hyperprior: of the contexts below all rows ...
-USUAL_BELOW = USUAL._replace(level=25.0)  # ... of contexts within contexts, which differ less ...
-USUAL_CURVE = 60.0  # ... and of the curve of all rows
+USUAL = Strength(level=6.0, slope=64.0, curve=25.0)  # medians of the hyperprior: of the contexts below all rows ...
+USUAL_BELOW = USUAL._replace(level=25.0)  # ... and of contexts within contexts, which differ less
 FLEXIBLE, STIFF = Strength(1.0, 4.0, 1.0), Strength(100.0, 400.0, 400.0)  # where searches start
 
 _SHAPE = 2.0  # of the hyperprior: 1 is a half-Cauchy deviation, 2 a logistic log strength with a deviation of 1.8
@@ -51,7 +49,6 @@ _STRIDE, _KNOTS = 2, 128  # strengths are chosen on every second knot, and on at
 _NODES = 4  # of those knots between two nodes of the shared deviation
 _TOLD = 8.0  # information about each log strength from which one start is enough: a standard error of a third
 _SURE = np.log(20.0)  # log odds from which there is no deviation
-_WIDEST = 3.0  # largest factor by which uncertain strengths are lowered for the bands
 
 
 class Choice(NamedTuple):
@@ -60,7 +57,7 @@ class Choice(NamedTuple):
     Args:
         strength: The strengths of its prior.
         shared: The deviation that its contexts share, shape ``[knots]``.
-        wide: Strengths for the bands: lower where the data say little about them.
+        wide: Strengths for the bands: lower where the data say little about them, higher where they say there is none.
         converged: Whether the search settled.
     """
 
@@ -118,12 +115,21 @@ def choose(level: Level, usual: Strength, *, share: bool) -> Choice:
     if untold.any():
         stiff = search.run(Strength(*np.where(untold, STIFF, found.strength).tolist()), share=share, after=found)
         found = max(found, stiff, key=lambda one: one.evidence)
-    if search.odds_of_none(found) > _SURE:
+    odds = search.odds_of_none(found)
+    if odds > _SURE:
         none = Strength(*np.where(np.isnan(thin.known), MOST, thin.known).tolist())
         return Choice(none, np.zeros(level.rows.knots), none, found.converged)
     shared = np.interp(np.arange(level.rows.knots), at, found.shared)
-    wide = found.strength / np.minimum(np.exp(0.5 / (found.information + 0.25)), _WIDEST)
+    wide = found.strength / np.where(np.isnan(thin.known), _widening(found.information, odds), 1.0)
     return Choice(Strength(*found.strength.tolist()), shared, Strength(*wide.tolist()), found.converged)
+
+
+def _widening(information: Floats, odds: float) -> Floats:
+    """How much more variance the bands have than the best strengths give, shape ``[3]``.
+
+    Strengths that the data say little about may be lower, and with some probability there is no deviation at all.
+    """
+    return np.asarray(np.exp(0.5 / (information + 0.25)) / (1 + np.exp(odds)))
 
 
 class _Found(NamedTuple):
@@ -155,8 +161,9 @@ class _Search(NamedTuple):
     @classmethod
     def of(cls, level: Level, usual: Strength) -> _Search:
         """A search among the contexts of a level."""
-        log_det = float(np.log(factorise(curve_precision(1.0, level.frame)).pivot).sum())
-        return cls(level, usual, curve_term(level.frame), log_det)
+        term = curve_term(level.frame)
+        log_det = float(np.log(factorise(term).pivot).sum())
+        return cls(level, usual, term, log_det)
 
     def run(self, start: Strength, *, share: bool, after: _Found | None = None) -> _Found:
         r"""Alternate Newton steps with updates of the strengths, from a start, until the evidence settles.
@@ -235,7 +242,7 @@ class _Search(NamedTuple):
         loss = self.level.loss(self.level.parent + shared + deviation.at_knots(prior.basis))
         line = (prior.line[:, None] * (deviation.line - prior.mean[:, None]) ** 2).sum(0)
         curve = (deviation.curve * prior.curve.apply(deviation.curve)).sum(0)
-        bent = (len(self.term.diagonal) - 1) * np.log(prior.strength)
+        bent = len(self.term.diagonal) * np.log(prior.strength)
         own = float(np.log(prior.line).sum() + bent) + self.log_det
         return float((own / 2 - loss - (line + curve) / 2 - posterior.log_det).sum())
 
@@ -281,7 +288,7 @@ class _Pace(NamedTuple):
 
 def _curve_learned(term: Bands, prior: Prior, posterior: Posterior) -> Floats:
     """How much of the curve's prior variance the data have removed, shape ``[contexts]``."""
-    free = (len(term.diagonal) - 1) / prior.strength  # trace of term times prior covariance: only constants cost none
+    free = len(term.diagonal) / prior.strength  # trace of term times prior covariance
     pressed = np.einsum("nic,ijc->njc", posterior.answer, posterior.line)
     answer = posterior.answer
     parts = [np.einsum("nic,nic->nc", pressed[: len(answer) - k], answer[k:]) for k in range(3)]

@@ -284,6 +284,29 @@ def test_check_ends_with_one_when_a_context_drifted(folder):
     assert "drifted: all rows together, observed over expected 1.21; 1 of 3 contexts; refit" in result.stderr
 
 
+EMPTY = "empty.parquet"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", EMPTY, "--out", "other.parquet"),
+        ("update", "sums.parquet", EMPTY),
+        ("check", EMPTY),
+        ("check", EMPTY, "--cluster", "device"),
+        ("compare", "curves.parquet", "curves.parquet", "--log", EMPTY),
+        ("report", EMPTY, "--out", "page.html"),
+        ("audit", EMPTY, "--score", "prob", "--label", "click"),
+    ],
+    ids=lambda words: " ".join(words[:1] + words[2:3]),
+)
+def test_a_log_without_rows_is_refused_in_words(folder, command):
+    fit()
+    pq.write_table(log(1).slice(0, 0), EMPTY)
+    with pytest.raises(InputError, match=r"expected .*got (none|no rows)"):
+        run(*command)
+
+
 def test_check_counts_contexts_only_where_there_are_any(folder):
     run("fit", "day1.parquet")
     pq.write_table(log(2, shift=2.0), "day3.parquet")

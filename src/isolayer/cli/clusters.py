@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from isolayer.cli.columns import column
+from isolayer.fitting.histogram import Histogram
 
 Cluster = Annotated[
     str | None,
@@ -34,6 +36,11 @@ def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[An
     if not values.type().is_integer():
         values = values.cast("string")
     return table.mutate(**{NAME: values}), f"{option} {name}"
+
+
+def several_clusters(histogram: Histogram) -> bool:
+    """Whether rows are of more than one cluster; those of an empty log are of none."""
+    return len(np.unique(histogram.fold)) > 1
 
 
 def latest_day(table: Any, date: str | None) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from isolayer.cli.clusters import INDEPENDENT, with_clusters
+from isolayer.cli.clusters import INDEPENDENT, several_clusters, with_clusters
 from isolayer.cli.columns import SCORES, column
 from isolayer.cli.fields import paired_rows
 from isolayer.cli.output import note
@@ -54,10 +52,9 @@ class Part:
         table, clusters = with_clusters(self.held_out, *self.clusters)
         rows = replace(rows, table=table, clustered=clusters is not None, scale=curves.scale, grid=curves.grid)
         histogram, _ = histogram_of_log(rows, curves.contexts)
-        several = bool(np.ptp(histogram.fold)) if len(histogram.fold) else False
         raw = Curves.identity(curves.grid, scale=curves.scale)
         paired = paired_rows(rows, raw, curves) if curves.fields else None
-        found = compare_on_log(raw, curves, paired or histogram, clustered=several)
+        found = compare_on_log(raw, curves, paired or histogram, clustered=several_clusters(histogram))
         if found.clusters is None:
             note(INDEPENDENT)
         loss, ratio = found.log_loss, found.o_over_e

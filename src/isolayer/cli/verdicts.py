@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from isolayer.cli.auditing import audit_of
 from isolayer.cli.checking import judgement_of
-from isolayer.cli.clusters import Cluster, Date, latest_day, with_clusters
+from isolayer.cli.clusters import Cluster, Date, latest_day, several_clusters, with_clusters
 from isolayer.cli.columns import LABELS, SCORES, column
 from isolayer.cli.fields import paired_rows, with_fields
 from isolayer.cli.files import check_output
@@ -74,7 +73,7 @@ def check(
     rows = replace(as_fitted(rows, fitted), clustered=clusters is not None)
     histogram, _ = histogram_of_log(rows, fitted.contexts)
     judged = with_fields(rows, fitted, histogram)
-    result = judge(fitted, judged, level=level, tolerance=tolerance, clustered=bool(np.ptp(histogram.fold)))
+    result = judge(fitted, judged, level=level, tolerance=tolerance, clustered=several_clusters(histogram))
     settings = {"log": name_of(log), "curves": curves, "level": level, "tolerance": tolerance, "clusters": clusters}
     settings |= {"held_out": held_out}
     seen = not held_out and fitted_on(fitted, log, histogram)
@@ -146,7 +145,7 @@ def compare(
         rows = replace(rows, clustered=settings["clusters"] is not None)
         histogram, _ = histogram_of_log(rows, contexts)
         paired = paired_rows(rows, one, two) if fielded else None
-        found = compare_on_log(one, two, paired or histogram, clustered=bool(np.ptp(histogram.fold)))
+        found = compare_on_log(one, two, paired or histogram, clustered=several_clusters(histogram))
     alike = one.contexts == two.contexts
     change = one.compare(two) if not fielded and (alike or not log or most is not None) else None
     change = change if paired is None else compare_on_rows(one, two, paired.rows)

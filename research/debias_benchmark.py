@@ -1,48 +1,36 @@
-"""Debiasing against every baseline: two click models, three loggers, nDCG@10 against the true grade.
+"""Debiasing against every method of the field: six click models, four loggers, nDCG@10 against the true grade.
 
 Each unit draws a log of 15,000 lists of 10, trains every method on its clicks, and judges the rankings on lists shown
 by another policy. Position bias can only harm where the logger ranked by something else than relevance:
 
     spurious                  by a near-irrelevant feature that is among the features, with chance
     spurious, deterministic   the same, sorted
+    popular                   by popularity, which is half relevance
     informed                  by relevance the features lack: there the naive model gains by the bias
 
-All methods share the network, the optimiser and the number of steps; each has the rate of its bias parameters that
-was best on other seeds, see `tune`.
+The dual head has its defaults in every world. Every other method has, for each click model, the best of five settings
+on other seeds: `python -m research debias-tuning`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import pairwise, product
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from isolayer import metrics
-from isolayer.debias import (
-    DROP_RATES,
-    PAL,
-    AdditiveTower,
-    DualHead,
-    DualLearning,
-    InversePropensity,
-    Naive,
-    PositionAsFeature,
-    PositionDropout,
-    em_propensity,
-    harvest,
-    post_hoc,
-)
+from isolayer.debias import DualHead, Naive, post_hoc
 from isolayer.debias.diagnose import after_training
 from isolayer.nn.rates import parameter_groups
 from isolayer.simulate import debias_feed
 from research.charts import intervals
+from research.debias_methods import CONTEXTS, METHODS, QUERY, Model, Rows, dual_head, fit, ndcg, setting_of, trained
 from research.result import (
     Estimate,
     Finished,
@@ -52,6 +40,7 @@ from research.result import (
     Row,
     Unit,
     by_seed,
+    certain,
     estimate,
     units_of,
 )
@@ -59,45 +48,22 @@ from research.result import (
 CLAIM = "The isotonic head takes position out of relevance, where position dropout does not."
 PAPER = "section 5, tables 3 and 4; no simulation with known relevance"
 
+CLICKS = {"PBM": "position", "trust": "trust", "DBN": "cascade", "DCM": "dependent", "contextual": "contextual"}
 SETTINGS: dict[str, tuple[Any, Any, bool]] = {
-    "PBM, spurious": ("position", "spurious", False),
-    "PBM, spurious, deterministic": ("position", "spurious", True),
-    "trust, spurious": ("trust", "spurious", False),
-    "trust, spurious, deterministic": ("trust", "spurious", True),
+    f"{clicks}, spurious{', deterministic' * sorted_}": (bias, "spurious", sorted_)
+    for clicks, bias in CLICKS.items()
+    for sorted_ in (False, True)
+} | {
+    "mixture, spurious": ("mixture", "spurious", False),
+    "PBM, popular": ("position", "popular", False),
     "PBM, informed": ("position", "informed", False),
     "trust, informed": ("trust", "informed", False),
 }
-SPURIOUS = tuple(name for name in SETTINGS if "spurious" in name)
-INFORMED = tuple(name for name in SETTINGS if "informed" in name)
+QUICK_SETTINGS = ("PBM, spurious", "DBN, spurious", "trust, informed")
 THROUGHPUT = "throughput"
 
-LISTS, QUICK_LISTS, LENGTH = 15_000, 5_000, 10  # traffic is as long as the log, so that the diagnosis has its power
+LISTS, QUICK_LISTS = 15_000, 1_000  # traffic is as long as the log, so that the diagnosis has its power
 TEST_LISTS = 4_000
-CONTEXTS = {"position": LENGTH, "device": 3}
-HIDDEN, WIDTH, EMBEDDING = 64, 32, 4
-RATE, EPOCHS, BATCH_LISTS = 1e-2, 5, 100
-TUNING_SEEDS = (100, 101)
-TRIED_RATES = (3, 10, 30, 100, 300)  # times the rate of the backbone
-# The best of TRIED_RATES, and with them of DROP_RATES, for each click model, by `tune`.
-BIAS_RATE = {
-    "PBM": {
-        "position as feature": 100,
-        "position dropout": 10,
-        "additive tower": 100,
-        "PAL": 100,
-        "DLA": 10,
-        "dual head": 10,
-    },
-    "trust": {
-        "position as feature": 100,
-        "position dropout": 300,
-        "additive tower": 100,
-        "PAL": 30,
-        "DLA": 10,
-        "dual head": 10,
-    },
-}
-DROP = {"PBM": 0.05, "trust": 0.05}
 BASELINES = (
     "position as feature",
     "position dropout",
@@ -107,28 +73,7 @@ BASELINES = (
     "IPS, EM",
     "DLA",
 )
-OURS, ADVISED = "dual head", "dual head, advised alpha"
-
-
-Model = Naive | DualHead
-Maker = Callable[[], Model]
-
-
-class Rows(NamedTuple):
-    """A log as tensors, lists one after the other."""
-
-    columns: dict[str, NDArray[Any]]
-    features: Tensor  # [rows, features]
-    context: dict[str, Tensor]  # position, device, session
-    labels: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, columns: dict[str, NDArray[Any]], label: str = "click") -> Rows:
-        """The simulator's columns as tensors."""
-        context = {name: torch.from_numpy(columns[name]).long() for name in (*CONTEXTS, "session")}
-        return cls(
-            columns, torch.from_numpy(columns["features"]), context, {"click": torch.from_numpy(columns[label]).float()}
-        )
+OURS, ADVISED, UNBIASED = "dual head", "dual head, advised alpha", "unbiased labels"
 
 
 class Cell(NamedTuple):
@@ -142,105 +87,29 @@ class Cell(NamedTuple):
 def draw(setting: str, seed: int, lists: int = LISTS) -> Cell:
     """The logs of one setting."""
     bias, logger, deterministic = SETTINGS[setting]
+    contexts = CONTEXTS | (QUERY if bias == "contextual" else {})
     feed = debias_feed(bias, logger, deterministic=deterministic, seed=seed)
     rng = np.random.default_rng([seed, 1])
     columns = feed.log(lists, seed=3 * seed)
     columns["unbiased"] = rng.random(len(columns["click"])) < columns["relevance_click"]
     test = feed.log(TEST_LISTS, seed=3 * seed + 1, policy=lambda x: rng.random(len(x)))
-    return Cell(Rows.of(columns), Rows.of(test), Rows.of(feed.log(lists, seed=3 * seed + 2)))
+    logs = (columns, test, feed.log(lists, seed=3 * seed + 2))
+    return Cell(*(Rows.of(log, contexts) for log in logs))
 
 
-def network(inputs: int) -> nn.Sequential:
-    """The backbone of every method, to ``[batch, WIDTH]``."""
-    return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH), nn.ReLU())
+def clicks_of(setting: str) -> str:
+    """The click model of a setting, by which methods are tuned.
 
-
-def fit(model: Model, rows: Rows, *, seed: int, bias_rate: float = 10) -> Model:
-    """Train in place: Adam, one rise and fall of the rate, batches of whole lists; in evaluation mode at the end."""
-    generator = torch.Generator().manual_seed(seed)
-    groups = parameter_groups(model, RATE, curve_lr=bias_rate)
-    optimiser = torch.optim.Adam(groups)
-    lists = len(rows.features) // LENGTH
-    steps = EPOCHS * (lists // BATCH_LISTS)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, [group["lr"] for group in groups], total_steps=steps, pct_start=0.1
-    )
-    place = torch.arange(LENGTH)
-    for _ in range(EPOCHS):
-        for chosen in torch.randperm(lists, generator=generator)[: lists - lists % BATCH_LISTS].split(BATCH_LISTS):
-            row = (chosen.unsqueeze(1) * LENGTH + place).view(-1)
-            context = {name: ids.index_select(0, row) for name, ids in rows.context.items()}
-            outputs = model(rows.features.index_select(0, row), context)
-            loss = model.loss(outputs, {"click": rows.labels["click"].index_select(0, row)})
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            optimiser.step()
-            schedule.step()
-    return model.eval()
-
-
-def dual_head(inputs: int, *, alpha: float = 0.25, anchor: Any = "detached", wiring: Any = "curve") -> DualHead:
-    """The paper's model as we wire it; beta is what alpha leaves."""
-    return DualHead(
-        network(inputs),
-        width=WIDTH,
-        tasks=("click",),
-        contexts=CONTEXTS,
-        alpha=alpha,
-        beta=1 - alpha,
-        anchor=anchor,
-        wiring=wiring,
-    )
-
-
-def makers(train: Rows, *, drop: float = 0.15) -> dict[str, Maker]:
-    """Every method but those that need another trained first, by name."""
-    inputs = train.features.shape[1]
-    wide = inputs + EMBEDDING * len(CONTEXTS)
-    item, position, click = (train.columns[name] for name in ("item", "position", "click"))
-
-    def weighted(estimated: Callable[[], NDArray[np.float64]]) -> Model:
-        return InversePropensity(network(inputs), width=WIDTH, propensity=estimated().tolist())
-
-    def harvested() -> NDArray[np.float64]:
-        return harvest(item, position, click).examination(LENGTH)
-
-    def by_em() -> NDArray[np.float64]:
-        return em_propensity(train.columns["features"], position, click, positions=LENGTH)
-
-    return {
-        "naive": lambda: Naive(network(inputs), width=WIDTH),
-        "position as feature": lambda: PositionAsFeature(network(wide), width=WIDTH, contexts=CONTEXTS, dim=EMBEDDING),
-        "position dropout": lambda: PositionDropout(
-            network(wide), width=WIDTH, contexts=CONTEXTS, dim=EMBEDDING, drop=drop
-        ),
-        "additive tower": lambda: AdditiveTower(network(inputs), width=WIDTH, contexts=CONTEXTS),
-        "PAL": lambda: PAL(network(inputs), width=WIDTH, contexts=CONTEXTS),
-        "IPS, harvested": partial(weighted, harvested),
-        "IPS, EM": partial(weighted, by_em),
-        "DLA": lambda: DualLearning(network(inputs), width=WIDTH, contexts=CONTEXTS),
-        "dual head": lambda: dual_head(inputs),
-        "dual head, joint alpha .25": lambda: dual_head(inputs, anchor="joint"),
-        "two parallel heads": lambda: dual_head(inputs, anchor="joint", wiring="parallel"),
-    }
-
-
-def trained(make: Maker, rows: Rows, *, seed: int, bias_rate: float = 10) -> Model:
-    """Make a model from the seed and train it."""
-    torch.manual_seed(seed)
-    return fit(make(), rows, seed=seed, bias_rate=bias_rate)
-
-
-def ndcg(model: Model, rows: Rows) -> float:
-    """nDCG@10 of what would be served against the true grade."""
-    logit = model.serving()(rows.features)["click"].numpy()
-    return metrics.ndcg(rows.columns["grade"], logit, rows.columns["session"], k=10)
+    >>> clicks_of("PBM, spurious, deterministic")
+    'PBM'
+    """
+    return setting.split(",")[0]
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every setting under every seed, and a measure of speed."""
-    names = (*SETTINGS, THROUGHPUT)
-    costs = (5.0, 8.0) if quick else (5.0, 25.0)
+    names = (*(QUICK_SETTINGS if quick else SETTINGS), THROUGHPUT)
+    costs = (5.0, 8.0) if quick else (5.0, 90.0)
     return units_of(names, quick=quick, seeds=seeds or 10, cost=lambda name: costs[name != THROUGHPUT])
 
 
@@ -249,19 +118,16 @@ def run_unit(unit: Unit) -> Numbers:
     torch.set_num_threads(1)
     if unit.setting == THROUGHPUT:
         return {"ratio": throughput(unit.seed)}
-    seed, clicks = unit.seed, unit.setting.split(",")[0]
+    seed, clicks = unit.seed, clicks_of(unit.setting)
     cell = draw(unit.setting, seed, QUICK_LISTS if unit.quick else LISTS)
-    models = {
-        name: trained(make, cell.train, seed=seed, bias_rate=BIAS_RATE[clicks].get(name, 10))
-        for name, make in makers(cell.train, drop=DROP[clicks]).items()
-    }
+    models = {name: trained(name, cell.train, seed=seed, setting=setting_of(clicks, name)) for name in METHODS}
     unbiased = cell.train._replace(labels={"click": torch.from_numpy(cell.train.columns["unbiased"]).float()})
-    models["unbiased labels"] = trained(makers(unbiased)["naive"], unbiased, seed=seed)
+    models[UNBIASED] = trained("naive", unbiased, seed=seed, setting=setting_of(clicks, "naive"))
     advice = advised(models[OURS], cell.traffic)
     models[ADVISED] = models[OURS]
     if advice > 0:
-        make = partial(dual_head, cell.train.features.shape[1], alpha=advice, anchor="joint")
-        models[ADVISED] = trained(make, cell.train, seed=seed)
+        torch.manual_seed(seed)
+        models[ADVISED] = fit(dual_head(cell.train, alpha=advice, anchor="joint"), cell.train, seed=seed)
     numbers: Numbers = {f"ndcg {name}": ndcg(model, cell.test) for name, model in models.items()}
     return numbers | {"advised alpha": advice} | calibration(models, cell, seed, compare=unit.first)
 
@@ -270,7 +136,7 @@ def advised(model: Model, rows: Rows) -> float:
     """The joint alpha that the diagnosis of a trained model advises; 0 is no warning."""
     with torch.no_grad():
         heads = model(rows.features, rows.context)["click"]
-    context = {name: rows.columns[name] for name in CONTEXTS}
+    context = {name: rows.columns[name] for name in rows.contexts}
     diagnosis = after_training(
         rows.columns["click"],
         torch.sigmoid(heads.observed_logit.double()).numpy(),
@@ -301,10 +167,10 @@ def calibration(models: Mapping[str, Model], cell: Cell, seed: int, *, compare: 
     numbers: Numbers = {f"ece {name}": metrics.ece(click, prob) for name, prob in probs.items()}
     numbers |= {f"smooth ece {name}": metrics.smooth_ece(click, prob) for name, prob in probs.items()}
     if compare:
-        bare = dual_head(cell.train.features.shape[1])
+        bare = dual_head(cell.train)
         bare.alpha = {"click": 0.0}
         torch.manual_seed(seed)
-        bare.load_state_dict(dual_head(cell.train.features.shape[1]).state_dict())
+        bare.load_state_dict(dual_head(cell.train).state_dict())
         again = fit(bare, cell.train, seed=seed).serving()(cell.traffic.features)["click"]
         numbers["same order"] = float(torch.equal(again, outputs[OURS]["click"]))
     return numbers
@@ -341,31 +207,23 @@ def throughput(seed: int, *, rows: int = 4096, steps: int = 30) -> float:
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
-    """Shares of the gap closed, differences to every baseline, calibration, advice and speed, over seeds."""
-    methods = [key.removeprefix("ndcg ") for key in finished[0].numbers if key.startswith("ndcg ")]
+    """Shares of the gap closed, differences to other methods, calibration, advice and speed, over seeds."""
+    present = [name for name in SETTINGS if any(one.unit.setting == name for one in finished)]
+    methods = [*METHODS, UNBIASED, ADVISED]
     means = {
-        (name, method): estimate(by_seed(finished, name, f"ndcg {method}")) for name in SETTINGS for method in methods
+        (name, method): estimate(by_seed(finished, name, f"ndcg {method}")) for name in present for method in methods
     }
     rows = [Row(f"{name}: {method}", "nDCG@10", mean, digits=4) for (name, method), mean in means.items()]
-    parts = []
-    for name in SPURIOUS:
-        shares = {method: estimate(closed(finished, name, method)) for method in methods}
-        rows += [Row(f"{name}: {method}", "share of the gap closed", share) for method, share in shares.items()]
-        parts.append(Part(f"the dual head closes at least 90% of the gap ({name})", shares[OURS], above=0.9))
-        parts += [_beats(finished, name, baseline) for baseline in BASELINES]
-        parts.append(Part(f"no warning ({name})", _share(finished, name, fires=False), above=0.999))
-    for name in INFORMED:
-        loss = by_seed(finished, name, "ndcg naive") - by_seed(finished, name, f"ndcg {ADVISED}")
-        parts.append(Part(f"the advised alpha costs less than .005 nDCG ({name})", estimate(loss), below=0.005))
-        parts.append(Part(f"the warning fires ({name})", _share(finished, name, fires=True), above=0.999))
-    for name in SETTINGS:
+    parts = list[Part]()
+    for name in present:
+        more, said = _ranking(finished, name, methods) if "spurious" in name else _informed(finished, name)
         ratio = by_seed(finished, name, f"ece {OURS}") / by_seed(finished, name, "ece naive")
-        rows.append(Row(name, "ECE of what is served over that of naive", estimate(ratio)))
-        for method in ("naive", OURS, "dual head, by gradient", "platt", "isotonic"):
-            for metric in ("ece", "smooth ece"):
-                value = estimate(by_seed(finished, name, f"{metric} {method}"))
-                rows.append(Row(f"{name}: {method}", metric.replace("ece", "ECE"), value, digits=4))
-        parts.append(Part(f"what is served is calibrated like naive ({name})", estimate(ratio), below=1.2))
+        rows += [
+            *more,
+            Row(name, "ECE of what is served over that of naive", estimate(ratio)),
+            *_errors(finished, name),
+        ]
+        parts += [*said, Part(f"what is served is calibrated like naive ({name})", estimate(ratio), below=1.2)]
     same = [one.numbers["same order"] for one in finished if "same order" in one.numbers]
     parts.append(Part("the anchor leaves the ranking as it is, to the bit", _all(same), above=0.999))
     speed = estimate(by_seed(finished, THROUGHPUT, "ratio"))
@@ -373,6 +231,45 @@ def summarise(finished: Sequence[Finished]) -> Result:
     parts.append(Part("training is at most 15% slower than naive", speed, above=0.85))
     series = [{"setting": name, "method": method, **mean._asdict()} for (name, method), mean in means.items()]
     return Result(tuple(rows), tuple(parts), {"ndcg": series}, note="Platt and isotonic regression rank like naive.")
+
+
+def _ranking(finished: Sequence[Finished], name: str, methods: Sequence[str]) -> tuple[list[Row], list[Part]]:
+    """How far every method closes the gap in a world where bias harms, and what is said of ours."""
+    shares = {method: estimate(closed(finished, name, method)) for method in methods}
+    rows = [Row(f"{name}: {method}", "share of the gap closed", share) for method, share in shares.items()]
+    others = [method for method in METHODS if not method.startswith(OURS)]
+    best = max(others, key=lambda method: shares[method].value)
+    behind = estimate(by_seed(finished, name, f"ndcg {OURS}") - by_seed(finished, name, f"ndcg {best}"))
+    rows.append(Row(f"{name}: {OURS}", f"nDCG@10 above the best other method, {best}", behind, digits=4))
+    parts = [
+        Part(f"the dual head closes at least 92% of the gap ({name})", shares[OURS], above=0.92),
+        Part(f"it is within its interval of the best method, or above it ({name})", certain(behind.upper), above=0.0),
+        Part(f"no warning ({name})", _share(finished, name, fires=False), above=0.999),
+    ]
+    return rows, parts + [_beats(finished, name, baseline) for baseline in BASELINES]
+
+
+def _informed(finished: Sequence[Finished], name: str) -> tuple[list[Row], list[Part]]:
+    """What the advice comes to where the logger knew something of relevance."""
+    loss = by_seed(finished, name, "ndcg naive") - by_seed(finished, name, f"ndcg {ADVISED}")
+    parts = [Part(f"the advised alpha costs less than .005 nDCG ({name})", estimate(loss), below=0.005)]
+    if "informed" in name:
+        parts.append(Part(f"the warning fires ({name})", _share(finished, name, fires=True), above=0.999))
+    return [], parts
+
+
+def _errors(finished: Sequence[Finished], name: str) -> list[Row]:
+    """Errors of calibration of what is served."""
+    return [
+        Row(
+            f"{name}: {method}",
+            metric.replace("ece", "ECE"),
+            estimate(by_seed(finished, name, f"{metric} {method}")),
+            digits=4,
+        )
+        for method in ("naive", OURS, "dual head, by gradient", "platt", "isotonic")
+        for metric in ("ece", "smooth ece")
+    ]
 
 
 def chart(series: dict[str, Any]) -> Any:
@@ -384,7 +281,7 @@ def chart(series: dict[str, Any]) -> Any:
 
 def closed(finished: Sequence[Finished], setting: str, method: str) -> NDArray[np.float64]:
     """Share of the way from naive to unbiased labels that a method goes, ``[seeds]``."""
-    naive, best, ours = (by_seed(finished, setting, f"ndcg {name}") for name in ("naive", "unbiased labels", method))
+    naive, best, ours = (by_seed(finished, setting, f"ndcg {name}") for name in ("naive", UNBIASED, method))
     return np.asarray((ours - naive) / (best - naive))
 
 
@@ -400,21 +297,3 @@ def _share(finished: Sequence[Finished], setting: str, *, fires: bool) -> Estima
 def _all(outcomes: Sequence[float]) -> Estimate:
     mean = float(np.mean(outcomes))
     return Estimate(mean, mean, mean, len(outcomes))
-
-
-def tune(clicks: str) -> dict[str, float]:
-    """Mean nDCG of every method at every tried rate of its bias parameters, and of position dropout at every drop rate.
-
-    ``BIAS_RATE`` and ``DROP`` are the best for a click model over both of its spurious loggers and ``TUNING_SEEDS``,
-    which are none of those reported.
-    """
-    cells = [(seed, draw(name, seed)) for name in SPURIOUS if name.startswith(clicks) for seed in TUNING_SEEDS]
-    found = dict[str, float]()
-    for method in BIAS_RATE[clicks]:
-        for rate, drop in product(TRIED_RATES, DROP_RATES if method == "position dropout" else (0.15,)):
-            scores = [
-                ndcg(trained(makers(cell.train, drop=drop)[method], cell.train, seed=seed, bias_rate=rate), cell.test)
-                for seed, cell in cells
-            ]
-            found[f"{method}, rate {rate}" + f", drop {drop}" * (method == "position dropout")] = float(np.mean(scores))
-    return found

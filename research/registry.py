@@ -82,6 +82,11 @@ EXPERIMENTS = (
     Experiment("overhead", "CPU overhead of the head, and distillation (section 5.7)", "overhead"),
     Experiment("incremental", "Incremental training under drift, against propensities (conclusion)", "incremental"),
     Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
+    Experiment(
+        "boosted-trees", "Boosted trees from biased clicks, against LightGBM's and XGBoost's own", "boosted_trees"
+    ),
+    Experiment("debias-tuning", "The settings of the debiasing benchmark, chosen on other seeds", "debias_tuning"),
+    Experiment("position-prediction", "Position Action Prediction: pooling over positions", "position_prediction"),
     Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),
     Experiment("kuairand-tasks", "KuaiRand by tab, eight tasks at once", "kuairand_tasks"),
     Experiment("mslr-clicks", "Graded documents (MSLR) with simulated clicks", "mslr_clicks"),

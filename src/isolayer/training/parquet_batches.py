@@ -124,10 +124,13 @@ class ParquetLogs:
 
     def _units_of(self, group: RowGroup, *, train: bool) -> Rows:
         """Which rows, or lists, of a row group are for training, or held out."""
-        units = group.rows if self.lists is None else len(self.lists[group.number].lengths)
+        units = self._count(group)
         order = np.random.default_rng([self.seed, group.number]).permutation(units)
         kept_back = round(units * self.held_out)
         return np.sort(order[kept_back:] if train else order[:kept_back])
+
+    def _count(self, group: RowGroup) -> int:
+        return group.rows if self.lists is None else len(self.lists[group.number].lengths)
 
     def _rows(self, group: RowGroup, units: Rows) -> Rows:
         return units if self.lists is None else rows_of_lists(self.lists[group.number].lengths, units)
@@ -149,11 +152,20 @@ class ParquetLogs:
 
     def batches(self, *, batch_size: int, train: bool, world: int = 1) -> int:
         """Number of batches that every process reads in an epoch: as many as the process with the fewest rows has."""
-        shares = (self._shared_units(train=train, rank=rank, world=world) for rank in range(world))
-        fewest = min(sum(len(units) for _, units in share) for share in shares)
+        fewest = min(self._shared_count(train=train, rank=rank, world=world) for rank in range(world))
         size = self.units_per_batch(batch_size)
         whole = fewest // size if train else -(-fewest // size)
         return max(whole, 1 if fewest else 0)
+
+    def _shared_count(self, *, train: bool, rank: int, world: int) -> int:
+        """How many units `_shared_units` gives, without drawing them: loops ask for it again and again."""
+        whole = len(self.row_groups) >= 4 * world
+        counts = []
+        for group in self.row_groups[rank::world] if whole else self.row_groups:
+            kept_back = round(self._count(group) * self.held_out)
+            units = self._count(group) - kept_back if train else kept_back
+            counts.append(units if whole else len(range(rank, units, world)))
+        return sum(counts)
 
     def read(self, group: RowGroup, rows: Rows | None = None) -> Any:
         """The given rows of a row group, by default all of them, as a pyarrow table.

@@ -1,0 +1,125 @@
+"""Position Action Prediction: which probability fits traffic, when the position is not known yet?
+
+One dual head is trained on a log, and a tower beside it predicts where an item would be shown. What is served, without
+a position, is judged on more traffic of the same logger: by its log loss, its calibration over all rows (ECE), and its
+calibration by the feature that the logger ranked by, which tells where items are shown.
+
+    served curve                  one monotone curve over relevance
+    probabilities, P(c | x)       the probability at each position, averaged by the predicted positions
+    embeddings, P(c | x)          the curve of the average embedding of positions
+    probabilities, P(c | r)       the same two, with positions predicted from relevance alone, as the paper writes it
+    embeddings, P(c | r)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from isolayer import metrics
+from isolayer.debias import DualHead, PositionPredictor
+from isolayer.simulate import debias_feed
+from research.charts import intervals
+from research.loop import WIDTH, as_log, network, train
+from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
+
+CLAIM = (
+    "Predicting the position, and soft-attention pooling over position embeddings, bridges the exposure gap between "
+    "training and inference."
+)
+PAPER = "section 6, future work; no figures"
+SEEDS = 6
+WORLDS: dict[str, tuple[Any, bool]] = {
+    f"{name}{', deterministic' * sorted_}": (bias, sorted_)
+    for name, bias in {"position bias": "position", "trust bias": "trust"}.items()
+    for sorted_ in (False, True)
+}
+CONTEXTS = {"position": 10, "device": 3}
+CURVE, PAPERS, DEFAULT = "served curve", "embeddings, P(c | r)", "probabilities, P(c | x)"
+METHODS = (CURVE, DEFAULT, "embeddings, P(c | x)", "probabilities, P(c | r)", PAPERS)
+METRICS = {"loss": "log loss", "ece": "ECE", "by feature": "field-level calibration error by the logger's feature"}
+
+
+def units(quick: bool, seeds: int | None = None) -> list[Unit]:
+    """Every world under every seed."""
+    return units_of(tuple(WORLDS), quick=quick, seeds=seeds or SEEDS, cost=1.5 if quick else 20)
+
+
+def run_unit(unit: Unit) -> Numbers:
+    """Train once with each input of the tower, and judge what is served on more traffic."""
+    bias, deterministic = WORLDS[unit.setting]
+    world = debias_feed(bias, deterministic=deterministic, seed=unit.seed)
+    lists = 1_000 if unit.quick else 15_000
+    log, traffic = (world.log(lists, seed=3 * unit.seed + place) for place in (0, 1))
+    rows, features = as_log(log, ("click",)), torch.from_numpy(traffic["features"])
+    segment = np.digitize(world.population.spurious(traffic["item"]), [-1, 0, 1])
+    numbers: Numbers = {}
+    for given, inputs in (("x", features.shape[1]), ("r", 1)):
+        torch.manual_seed(unit.seed)
+        dual = DualHead(network(features.shape[1]), width=WIDTH, tasks=("click",), contexts=CONTEXTS)
+        read: Any = "features" if given == "x" else "relevance"
+        model = PositionPredictor(dual, network(inputs), width=WIDTH, given=read)
+        train(model, rows, epochs=2 if unit.quick else 4, seed=unit.seed)
+        served = {f"{pool}, P(c | {given})": _pooled(model, pool) for pool in ("probabilities", "embeddings")}
+        if given == "x":
+            served[CURVE] = dual.refit_served(rows.features, rows.labels)
+        for name, one in served.items():
+            prob = one.serving()(features)["click_prob"].double().numpy()
+            numbers[f"loss {name}"] = metrics.log_loss(traffic["click"], prob)
+            numbers[f"ece {name}"] = metrics.ece(traffic["click"], prob)
+            numbers[f"by feature {name}"] = metrics.f_rce(traffic["click"], prob, segment)
+    return numbers
+
+
+def _pooled(model: PositionPredictor, pool: Any) -> Any:
+    """The same trained model with another pooling."""
+    other = copy.deepcopy(model)
+    other.pool = pool
+    return other
+
+
+def summarise(finished: Sequence[Finished]) -> Result:
+    """All three figures of every method in every world, and what pooling gains."""
+    found = {
+        (world, metric, name): estimate(by_seed(finished, world, f"{metric} {name}"))
+        for world in WORLDS
+        for metric in METRICS
+        for name in METHODS
+    }
+    rows = [Row(f"{world}: {name}", METRICS[metric], one, digits=4) for (world, metric, name), one in found.items()]
+    parts = [
+        Part(f"{says} ({world})", _gain(finished, world, metric, name, other), above=0.0)
+        for world in WORLDS
+        for says, metric, name, other in (
+            ("the paper's pooling has a lower log loss than the served curve", "loss", PAPERS, CURVE),
+            ("positions from the features have a lower log loss than from relevance", "loss", DEFAULT, PAPERS),
+            (
+                "averaged probabilities are closer by the logger's feature than the served curve",
+                "by feature",
+                DEFAULT,
+                CURVE,
+            ),
+        )
+    ]
+    series = [
+        {"setting": world, "method": name, **one._asdict()}
+        for (world, metric, name), one in found.items()
+        if metric == "loss"
+    ]
+    return Result(tuple(rows), tuple(parts), {"loss": series}, "The ranking is the same in all of them.")
+
+
+def _gain(finished: Sequence[Finished], world: str, metric: str, name: str, other: str) -> Any:
+    """How much lower a figure is than another method's."""
+    return estimate(by_seed(finished, world, f"{metric} {other}") - by_seed(finished, world, f"{metric} {name}"))
+
+
+def chart(series: dict[str, Any]) -> Any:
+    """Log loss of every method in every world, with intervals over seeds."""
+    return intervals(
+        series["loss"], y="method", panel="setting", order=METHODS, title="log loss on traffic", ours=DEFAULT
+    )

@@ -1,0 +1,61 @@
+"""The debiasing studies: methods tuned alike, true curves that are true, and settings that are read where they are."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from isolayer import simulate
+from research import boosted_trees, debias_benchmark, debias_methods, debias_tuning
+from research.result import FIRST_SEED, Finished, Unit
+
+
+def test_every_method_is_tuned_over_as_many_settings_on_seeds_that_are_not_reported():
+    tried = [*(method.tried for method in debias_methods.METHODS.values()), boosted_trees.TRIED]
+    assert {len(settings) for settings in tried} == {debias_methods.TRIED}
+    assert all(len({json.dumps(one) for one in settings}) == len(settings) for settings in tried)
+    seeds = {unit.seed for unit in debias_tuning.units(quick=False)}
+    reported = {unit.seed for unit in debias_benchmark.units(quick=False) + boosted_trees.units(quick=False)}
+    assert not seeds & reported
+    assert min(reported) == FIRST_SEED
+
+
+def test_the_best_setting_is_what_the_benchmark_uses_and_the_dual_head_keeps_its_defaults(tmp_path, monkeypatch):
+    tried = debias_methods.METHODS["PAL"].tried
+    numbers = [{json.dumps(one): 0.9 + 0.01 * (place == 3) for place, one in enumerate(tried)} for _ in range(2)]
+    done = [Finished(Unit(seed, "PBM: PAL"), one) for seed, one in enumerate(numbers)]
+    result = debias_tuning.summarise(done)
+    (tmp_path / "tuned.json").write_text(json.dumps({"series": dict(result.series)}))
+    monkeypatch.setattr(debias_methods, "RESULTS", tmp_path / "tuned.json")
+    debias_methods.tuned.cache_clear()
+    try:
+        assert debias_methods.setting_of("PBM", "PAL") == tried[3]
+        assert debias_methods.setting_of("trust", "PAL") == tried[0]
+        assert debias_methods.setting_of("PBM", "dual head") == {"rate": 10}
+    finally:
+        debias_methods.tuned.cache_clear()
+
+
+@pytest.mark.parametrize("clicks", ["PBM", "trust"])
+def test_true_curves_give_the_simulator_s_probabilities(clicks):
+    log = simulate.debias_feed(debias_benchmark.CLICKS[clicks], seed=1).log(500, seed=1)
+    curves = boosted_trees.true_curves(clicks)
+    first = {(g, 0): p for g, k, p in zip(log["grade"], log["position"], log["prob_click"], strict=True) if k == 0}
+    prob = np.array([first[g, 0] for g in log["grade"]])
+    found = curves.predict_proba(np.log(prob / (1 - prob)), {"position": log["position"]})
+    middle = (log["grade"] > 0) & (log["grade"] < 4)  # the ends of the grid of gains
+    assert found[middle] == pytest.approx(log["prob_click"][middle], rel=0.02)
+
+
+@pytest.mark.parametrize("name", list(debias_methods.METHODS))
+def test_every_method_can_be_trained_with_each_of_its_settings(name):
+    columns = simulate.debias_feed("position", seed=1).log(500, seed=1)
+    rows = debias_methods.Rows.of(columns, debias_methods.CONTEXTS)
+    found = []
+    for setting in debias_methods.METHODS[name].tried:
+        model = debias_methods.trained(name, rows, seed=0, setting=setting)
+        found.append(model.serving()(rows.features)["click"])
+        assert torch.isfinite(found[-1]).all()
+    if not name.startswith("IPS"):  # in so small a log no propensity is as small as a bound
+        assert not all(torch.equal(found[0], other) for other in found[1:])  # settings change the result

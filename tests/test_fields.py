@@ -396,6 +396,31 @@ def test_bands_cover_the_true_probability():
     assert (wide[0] < lower).all()
 
 
+def test_bands_are_as_wide_as_errors_of_additive_truths_are():
+    """A category, a smooth and a linear effect, and a field that says nothing; 95% bands, over worlds."""
+    covered, relative = list[float](), list[float]()
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        effects, slope, wave = rng.normal(0, 0.3, 12), rng.normal(0, 0.4), rng.normal(0, 0.5)
+
+        def world(n, rng=rng, effects=effects, slope=slope, wave=wave):
+            shop, hour = rng.integers(0, 12, n), rng.integers(0, 24, n)
+            frame = pd.DataFrame({"score": rng.normal(-1, 1, n), "hour": hour, "age": rng.normal(0, 1, n)})
+            frame = frame.assign(shop=[f"s{place}" for place in shop], nothing=rng.normal(0, 1, n))
+            return frame, frame["score"] + effects[shop] + wave * np.sin(hour / 4) + slope * frame["age"]
+
+        frame, truth = world(4000)
+        model = IsotonicCalibrator(fields="all", interactions=0)
+        model.fit(frame, rng.random(4000) < sigmoid(truth), score="score")
+        other, truth = world(2000)
+        (lower, upper), found = model.band(other), model.decision_function(other)
+        covered.append(((lower < sigmoid(truth)) & (sigmoid(truth) < upper)).mean())
+        width = np.log(upper / (1 - upper)) - np.log(lower / (1 - lower))
+        relative.append(np.mean(((found - truth) / (width / (2 * 1.96))) ** 2))
+    assert 0.92 < np.mean(covered) < 0.985
+    assert 0.6 < np.mean(relative) < 1.4
+
+
 def test_another_day_can_reuse_the_structure(fitted):
     _, _, model = fitted
     other, _, logit = log_of(20_000, seed=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -265,6 +266,9 @@ def test_a_day_is_added_to_a_calibrator_with_fields(tmp_path, monkeypatch):
     assert told["figures"]["rows"] == 10_000
     assert 0 < told["figures"]["largest_change"] < 0.2
     assert "was added before" in run("update", "sums.parquet", "day1.csv", "--id", "tuesday", code=2)["error"]
+    before = Path("curves.parquet").read_bytes()
+    run("update", "sums.parquet", "day1.csv", "--id", "tuesday", "--replace")  # the job ran twice
+    assert Path("curves.parquet").read_bytes() == before
     for option in ("--replace", "--remove"):
         error = run("update", "sums.parquet", "day2.csv", "--id", "tuesday", option, code=2)["error"]
         assert "isolayer fit LOGS --structure curves.parquet" in error

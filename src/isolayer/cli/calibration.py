@@ -11,7 +11,7 @@ import typer
 from isolayer.cli.auditing import AuditOnly, left_for_audits
 from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
-from isolayer.cli.days import Id, first_files, names_and_files, refuse_empty, with_day, without_day
+from isolayer.cli.days import Id, first_files, ids_of, names_and_files, refuse_empty, with_day, without_day
 from isolayer.cli.fields import (
     Structure,
     field_options,
@@ -237,8 +237,10 @@ def update(
         old, before = Histogram.load(sums), load(curves)
         _refuse_strangers(old, before, curves)
         before.check_sums(old)
-        held = replace_day and day_id in names_and_files(old.source)[0]
-        refuse_taking_out(before, "--remove" if remove else "--replace" if held else None, curves)
+        days_held, files_held = names_and_files(old.source)
+        held = replace_day and day_id in days_held
+        again = held and before.terms is not None and set(ids_of(log)) <= set(files_held)
+        refuse_taking_out(before, "--remove" if remove else "--replace" if held and not again else None, curves)
         rows = Rows(name_of(log), table, score, label, weight, None, negative_rate, on_bad_rows, missing)
         rows = as_fitted(rows, before)
         day, _ = histogram_of_log(rows, old.contexts)
@@ -248,7 +250,7 @@ def update(
         if remove:
             total: Histogram | None = without_day(old if keep == 1 else old.scaled(keep), day, log, day_id)
         else:
-            total = with_day(old, day, log, day_id, keep=keep, replaced=replace_day)
+            total = None if again else with_day(old, day, log, day_id, keep=keep, replaced=replace_day)
         fitted = before if total is None else updated_fields(rows, _refitted(total, before), before, keep)
         change = largest_change(rows, before, fitted)
         told = quality(fitted, total or old) if fitted.terms is None else _day_quality(rows, fitted, day, total or old)

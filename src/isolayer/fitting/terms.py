@@ -23,6 +23,7 @@ from isolayer.fitting.categories import Column
 from isolayer.fitting.field_levels import Field, levels_of
 from isolayer.fitting.interactions import Candidate, cells_of
 from isolayer.fitting.sentences import sentence
+from isolayer.fitting.term_spread import spread_of
 from isolayer.grid import Grid
 
 Floats = NDArray[np.float64]
@@ -86,11 +87,15 @@ class Term:
         return table
 
     @cached_property
-    def padded(self) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
-        """Columns of values, and of variances and the covariance, each with a 0 for rows that have no cell."""
-        places = ((0, 0), (0, 1), (1, 1))[: 3 if self.values.shape[1] == 2 else 1]
-        values = tuple(np.append(column, 0.0) for column in self.values.T)
-        return values, tuple(np.append(self.covariance[:, i, j], 0.0) for i, j in places)
+    def padded(self) -> tuple[Floats, ...]:
+        """Columns of values, each with a 0 for rows that have no cell."""
+        return tuple(np.append(column, 0.0) for column in self.values.T)
+
+    @property
+    def information(self) -> Floats:
+        """What the rows say of the offset of each row of the table, the inverse of a variance, shape ``[m]``."""
+        rate = np.divide(self.observed, self.count, out=np.zeros_like(self.count), where=self.count > 0).clip(0.0, 1.0)
+        return np.asarray(np.maximum(self.count, 0.0) * rate * (1 - rate))
 
 
 class Segment(NamedTuple):
@@ -169,13 +174,29 @@ class Terms:
         for start in range(0, n, _CHUNK):
             part = slice(start, start + _CHUNK)
             some = [level[part] for level in levels]
-            for term in self.terms:
-                row, (values, spreads) = term.rows_of(some), term.padded
-                for out, column in zip((offset, tilt), values, strict=False):
+            for place, term in enumerate(self.terms):
+                row = term.rows_of(some)
+                for out, column in zip((offset, tilt), term.padded, strict=False):
                     out[part] += column.take(row)
-                for out, column in zip(spread, spreads if variance else (), strict=False):
+                for out, column in zip(spread, self._spreads[place] if variance else (), strict=False):
                     out[part] += column.take(row)
         return Totals(offset, tilt, spread)
+
+    def spread(self, term: Term) -> Floats:
+        """Covariance of the errors of the values of a term; see :mod:`isolayer.fitting.term_spread`."""
+        one = self.fields[term.fields[0]]
+        ordered = len(term.views) == 1 and one.kind == "number"
+        linked = np.append(one.linked, False)[term.cells[:-1]] & (np.diff(term.cells) == 1) if ordered else None
+        return spread_of(term.values, term.covariance, term.strengths, term.information, linked)
+
+    @cached_property
+    def _spreads(self) -> list[list[Floats]]:
+        """Variances and the covariance of each term, each with a 0 for rows that have no cell."""
+        found = [self.spread(term) for term in self.terms]
+        places = ((0, 0), (0, 1), (1, 1))
+        return [
+            [np.append(one[:, i, j], 0.0) for i, j in (places if one.shape[1] == 2 else places[:1])] for one in found
+        ]
 
     def correct(self, base: Floats, totals: Totals) -> Floats:
         """Corrected logits: never falling with the base logit, for any totals.

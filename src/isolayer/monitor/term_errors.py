@@ -156,9 +156,7 @@ def _of_context(curves: Curves, terms: Terms, term: Term) -> bool:
 
 def _errors(terms: Terms, term: Term, row: Codes) -> _Errors:
     """The errors of a term, neighbouring levels of a number taken together within a degree of freedom."""
-    count = np.maximum(term.count, 0.0)
-    rate = np.clip(ratio(term.observed, count), 0.0, 1.0)
-    information = count * rate * (1 - rate)
+    information, spread = term.information, terms.spread(term)
     alike = _alike(terms, term, information * term.covariance[:, 0, 0])
     size = int(alike[-1]) + 1 if len(alike) else 0
     weight = total(alike, information, size) if size else np.zeros(0)
@@ -167,7 +165,7 @@ def _errors(terms: Terms, term: Term, row: Codes) -> _Errors:
     width = term.values.shape[1]
     for i in range(width):
         for j in range(width):
-            covariance[:size, i, j] = total(alike, part * term.covariance[:, i, j], size)
+            covariance[:size, i, j] = total(alike, part * spread[:, i, j], size)
     share = np.append(ratio(weight, np.full(size, weight.sum())), 0.0)
     return _Errors(np.append(alike, size)[row], covariance, share)
 

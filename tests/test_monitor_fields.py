@@ -133,7 +133,7 @@ def test_two_releases_are_compared_as_their_rows_say(curves, kind):
     assert release.verdict == "worse"
     clustered = compare_on_log(curves, new, PairedLog.from_table(curves, new, frame, cluster="user"), clustered=True)
     assert clustered.clusters == 126
-    assert clustered.log_loss.change == pytest.approx(release.log_loss.change, rel=0.01)
+    assert clustered.log_loss.change == pytest.approx(release.log_loss.change, rel=1e-3)
 
 
 def test_sampled_negatives_weigh_what_they_stand_for(curves):

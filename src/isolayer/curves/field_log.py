@@ -44,7 +44,7 @@ class FieldLog(NamedTuple):
 class PairedLog(NamedTuple):
     """A log for :func:`isolayer.monitor.compare_on_log` of two calibrators, with fields or without.
 
-    Cells are rows whose two calibrated logits lie in the same two bins; each is taken at its means.
+    Cells are rows of a class whose two calibrated logits lie in the same two bins; each is taken at its means.
 
     Args:
         logits: Mean calibrated logits of the cells, by the old calibrator and by the new one, shape ``[cells]`` each.

@@ -79,8 +79,8 @@ def paired_log_of(
     >>> log = {"score": [0.0] * 400, "label": [0, 0, 0, 1] * 100, "device": ["tv", "web"] * 200}
     >>> curves = IsotonicCalibrator(fields=("device",)).fit_table(log).curves_
     >>> found = paired_log_of(IsotonicCalibrator().fit_table(log).curves_, curves, log)
-    >>> found.weight.tolist(), (found.logits[1] > found.logits[0]).tolist()
-    ([200.0, 200.0], [False, True])
+    >>> found.weight.tolist(), (found.logits[1] > found.logits[0]).tolist()  # two without events, then one with
+    ([200.0, 100.0, 100.0], [False, True, True])
     """
     instance("new", new, Curves, advice="load or fit the calibrator")
     spec = spec_as_fitted(old, tuple(dict.fromkeys([*old.contexts, *new.contexts])), **columns)
@@ -94,7 +94,8 @@ def paired(old: Curves, new: Curves, source: Any, spec: ColumnSpec) -> PairedLog
         raise InputError(f"compare: expected one scale of scores, got {old.scale} and {new.scale}; refit one")
     fields = tuple(dict.fromkeys([*old.contexts, *new.contexts, *old.fields, *new.fields]))
     told = collect(_applied(old, new, source, spec, fields), _cells)
-    columns = {name: np.asarray(told[name].cast(pa.float64()).to_numpy()) for name in told.column_names}
+    names = ("weight", "positive", "old", "new", "rate", "fold")
+    columns = {name: np.asarray(told[name].cast(pa.float64()).to_numpy()) for name in names}
     weight = columns["weight"]
     kept = replace(spec, contexts=(), folds=None)
     return PairedLog(
@@ -161,15 +162,16 @@ def _with_fold(table: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> Any:
 
 
 def _cells(table: Any) -> Any:
-    """Sums by cluster, share of negatives and the bins of both corrected logits."""
+    """Sums by cluster, share of negatives, class and the bins of both corrected logits."""
     old, new = (logit_expression(table[name], "prob")[1] for name in _PAIR)
     label, weight, rate = (table[name] for name in (ROW_COLUMNS.label, ROW_COLUMNS.weight, ROW_COLUMNS.rate))
     rows = table.select(old=old, new=new, label=label, weight=weight, rate=rate, fold=table[_FOLD])
-    rows = rows.mutate(**{f"{name}_bin": (rows[name] / double(_BIN)).floor() for name in ("old", "new")})
+    bins = {f"{name}_bin": (rows[name] / double(_BIN)).floor() for name in ("old", "new")}
+    rows = rows.mutate(high=rows["label"] > double(0.5), **bins)
     weight = rows["weight"]
     sums = {"positive": rows["label"], "old": rows["old"], "new": rows["new"]}
     return (
-        rows.group_by(["fold", "rate", "old_bin", "new_bin"])
+        rows.group_by(["fold", "rate", "high", "old_bin", "new_bin"])
         .agg(weight=weight.sum(), **{name: (weight * values).sum() for name, values in sums.items()})
-        .order_by(["fold", "rate", "old_bin", "new_bin"])
+        .order_by(["fold", "rate", "high", "old_bin", "new_bin"])
     )

@@ -313,7 +313,7 @@ def test_interactions_can_be_asked_for(fitted):
 def test_fields_that_say_nothing_change_little_even_with_few_rows():
     rng = np.random.default_rng(0)
     changes = []
-    for _ in range(10):
+    for _ in range(20):
         frame = pd.DataFrame({f"x{i}": rng.normal(0, 1, 1000) for i in range(6)} | {"score": rng.normal(0, 1, 1000)})
         frame["id"] = [f"u{k}" for k in rng.integers(0, 300, 1000)]
         label = (rng.random(1000) < sigmoid(frame["score"])).astype(int)

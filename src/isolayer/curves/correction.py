@@ -13,7 +13,7 @@ import numpy as np
 from isolayer.curves.evaluation import Floats, evaluate, invert
 from isolayer.fitting.columns import same_length
 from isolayer.fitting.frames import columns
-from isolayer.fitting.terms import LAST_GRID, Terms, Totals
+from isolayer.fitting.terms import LAST_GRID, Terms, Totals, Variance
 
 
 def corrected(terms: Terms, base: Floats, context: Any) -> Floats:
@@ -29,7 +29,7 @@ def corrected(terms: Terms, base: Floats, context: Any) -> Floats:
 
 def corrected_band(terms: Terms, base: Floats, deviation: Floats, context: Any, width: float) -> tuple[Floats, Floats]:
     """Logits a number of standard deviations below and above the corrected ones; ``deviation`` is that of the base."""
-    totals = _totals(terms, context, len(base), variance=True)
+    totals = _totals(terms, context, len(base), variance="error")
     middle, spread = terms.correct(base, totals), terms.deviation(base, deviation, totals) * width
     return _last(terms, middle - spread), _last(terms, middle + spread)
 
@@ -41,7 +41,7 @@ def uncorrected(terms: Terms, logit: Floats, context: Any) -> Floats:
     return terms.base_of(logit, _totals(terms, context, len(logit)))
 
 
-def _totals(terms: Terms, context: Any, rows: int, *, variance: bool = False) -> Totals:
+def _totals(terms: Terms, context: Any, rows: int, *, variance: Variance | None = None) -> Totals:
     given = columns(context, terms.columns)
     for name, values in given.items():
         same_length(f"field {name}", len(values), rows)

@@ -42,7 +42,7 @@ def guard(data: Data, outline: Terms, fit: Callable[[Data], Terms]) -> float:
 
 def left_out(data: Data, terms: Terms, rate: Floats | float) -> Histogram:
     """Rows by their corrected logits as if each had not been fitted: one Newton step back (Rad and Maleki 2020)."""
-    totals = terms.totals_of_levels(data.levels, len(data), variance=True)
+    totals = terms.totals_of_levels(data.levels, len(data), variance="posterior")
     logit = terms.correct(data.base, totals)
     leverage = terms.share * terms.deviation(data.base, np.zeros(len(data)), totals) ** 2
     residual, information = data.rows._replace(weight=np.ones(len(data))).residual(logit + data.shift)

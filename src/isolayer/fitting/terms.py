@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from isolayer.grid import Grid
 
 Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
+Variance = Literal["posterior", "error"]
 
 LAST_GRID = Grid()  # knots of the last curve: corrected logits are logits, whatever the unit of the score
 _DENSE = 1 << 20  # up to so many cells a table finds a row, beyond it a search
@@ -163,12 +164,20 @@ class Terms:
         """
         return np.asarray(np.clip((base - self.lower) * (1 / self.width), 0.0, 1.0) - 0.5)
 
-    def totals(self, columns: Mapping[str, Column], rows: int, *, variance: bool = False) -> Totals:
-        """Sums over all terms for some rows of columns."""
+    def totals(self, columns: Mapping[str, Column], rows: int, *, variance: Variance | None = None) -> Totals:
+        """Sums over all terms for some rows of columns.
+
+        Args:
+            columns: The columns of the fields.
+            rows: How many rows they have.
+            variance: Which variances to sum: ``"posterior"``, how much a row of the fit moves its own prediction;
+                ``"error"``, how far the prediction may be from the truth (:mod:`isolayer.fitting.term_spread`).
+        """
         return self.totals_of_levels(levels_of(self.fields, columns), rows, variance=variance)
 
-    def totals_of_levels(self, levels: Sequence[Levels], n: int, *, variance: bool = False) -> Totals:
+    def totals_of_levels(self, levels: Sequence[Levels], n: int, *, variance: Variance | None = None) -> Totals:
         """The same for ``n`` rows whose levels are known, one array ``[n]`` per field."""
+        variances = self._variances(variance) if variance else [()] * len(self.terms)
         offset, tilt = np.full(n, self.shared[0]), np.full(n, self.shared[1])
         spread = (np.zeros(n), np.zeros(n), np.zeros(n)) if variance else ()
         for start in range(0, n, _CHUNK):
@@ -178,7 +187,7 @@ class Terms:
                 row = term.rows_of(some)
                 for out, column in zip((offset, tilt), term.padded, strict=False):
                     out[part] += column.take(row)
-                for out, column in zip(spread, self._spreads[place] if variance else (), strict=False):
+                for out, column in zip(spread, variances[place], strict=False):
                     out[part] += column.take(row)
         return Totals(offset, tilt, spread)
 
@@ -189,14 +198,19 @@ class Terms:
         linked = np.append(one.linked, False)[term.cells[:-1]] & (np.diff(term.cells) == 1) if ordered else None
         return spread_of(term.values, term.covariance, term.strengths, term.information, linked)
 
-    @cached_property
-    def _spreads(self) -> list[list[Floats]]:
+    def _variances(self, kind: Variance) -> list[tuple[Floats, ...]]:
         """Variances and the covariance of each term, each with a 0 for rows that have no cell."""
-        found = [self.spread(term) for term in self.terms]
-        places = ((0, 0), (0, 1), (1, 1))
-        return [
-            [np.append(one[:, i, j], 0.0) for i, j in (places if one.shape[1] == 2 else places[:1])] for one in found
-        ]
+        if kind not in self._kept_variances:
+            found = [term.covariance if kind == "posterior" else self.spread(term) for term in self.terms]
+            places = [((0, 0), (0, 1), (1, 1)) if one.shape[1] == 2 else ((0, 0),) for one in found]
+            self._kept_variances[kind] = [
+                tuple(np.append(one[:, i, j], 0.0) for i, j in at) for one, at in zip(found, places, strict=True)
+            ]
+        return self._kept_variances[kind]
+
+    @cached_property
+    def _kept_variances(self) -> dict[Variance, list[tuple[Floats, ...]]]:
+        return {}
 
     def correct(self, base: Floats, totals: Totals) -> Floats:
         """Corrected logits: never falling with the base logit, for any totals.

@@ -19,7 +19,9 @@ from isolayer import InputError, simulate
 from isolayer.debias import DualHead
 from isolayer.debias.baselines import Naive
 from isolayer.debias.diagnose import position_effect
+from isolayer.training import log_check
 from isolayer.training.columns import Columns
+from isolayer.training.log_check import check_log
 from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 from isolayer.training.train import Fit, load_weights, train
 
@@ -390,3 +392,33 @@ def test_settings_are_checked(make, message):
     with pytest.raises(InputError) as error:
         make()
     assert str(error.value) == message
+
+
+def test_what_processes_see_of_a_log_adds_up_to_the_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {f"f{i}": 1e3 + rng.standard_normal(900) for i in range(2)}
+    table = pa.table({**columns, "click": (rng.random(900) < 0.3).astype(float), "position": rng.integers(0, 3, 900)})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=130)
+    logs = ParquetLogs(tmp_path / "log.parquet", Columns(["f0", "f1"], ["click"], ["position"]))
+    alone = check_log(logs)
+    for world in (2, 3, 20):  # more processes than row groups: some see nothing
+        whole = log_check._Seen(logs.columns)
+        for rank in range(world):
+            whole.merge(log_check._seen(logs, {}, rank, world, allow_leaks=False), logs.columns)
+        found = whole.summary(logs)
+        assert found.rows == alone.rows == 900
+        assert found.mean == pytest.approx(alone.mean, rel=1e-12)
+        assert found.std == pytest.approx(alone.std, rel=1e-6)
+        assert found.rates == pytest.approx(alone.rates)
+
+
+def test_the_number_of_batches_is_counted_as_they_are_drawn(tmp_path):
+    table = pa.table({"f": np.arange(1000.0), "click": np.tile([0.0, 1.0], 500), "position": np.zeros(1000, int)})
+    for size in (60, 400):  # many row groups, and few
+        pq.write_table(table, tmp_path / "log.parquet", row_group_size=size)
+        logs = ParquetLogs(tmp_path / "log.parquet", Columns(["f"], ["click"], ["position"]), held_out=0.13)
+        for world in (1, 2, 3):
+            for part in (True, False):
+                rows = [sum(len(r) for _, r in logs.share(train=part, rank=k, world=world)) for k in range(world)]
+                expected = min(rows) // 10 if part else -(-min(rows) // 10)
+                assert logs.batches(batch_size=10, train=part, world=world) == expected

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch.distributed
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
@@ -37,35 +38,81 @@ class LogSummary:
     rates: dict[str, float] = field(default_factory=dict)
 
 
-def check_log(logs: ParquetLogs, sizes: Mapping[str, int] | None = None, *, allow_leaks: bool = False) -> LogSummary:
+def check_log(
+    logs: ParquetLogs,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    allow_leaks: bool = False,
+    rank: int = 0,
+    world: int = 1,
+) -> LogSummary:
     """Read every row once, and raise an `InputError` about the first column that no model can be trained on.
+
+    Several processes read their share of the row groups each, and all of them get the same summary, or the same error.
 
     Args:
         logs: The log.
         sizes: Number of ids of each context column, as far as the model declares it.
         allow_leaks: Whether a feature may tell the label by itself, see `leaks`.
+        rank: Rank of this process.
+        world: Number of processes; their process group is initialised.
     """
-    leaks = LeakCheck(logs.columns)
-    moments, labels = _Moments(), [_Labels(task) for task in logs.columns.tasks]
-    weight = 0.0 if logs.columns.weight is not None else 1.0
-    for group in logs.row_groups:
+    try:
+        found: _Seen | InputError = _seen(logs, sizes or {}, rank, world, allow_leaks=allow_leaks)
+    except InputError as error:
+        if world == 1:
+            raise
+        found = error
+    parts = [found]
+    if world > 1:
+        parts = [found for _ in range(world)]
+        torch.distributed.all_gather_object(parts, found)
+    whole = _Seen(logs.columns)
+    for part in parts:
+        if isinstance(part, InputError):
+            raise part
+        whole.merge(part, logs.columns)
+    return whole.summary(logs)
+
+
+def _seen(logs: ParquetLogs, sizes: Mapping[str, int], rank: int, world: int, *, allow_leaks: bool) -> _Seen:
+    """What the row groups of one process hold."""
+    leaks, seen = LeakCheck(logs.columns), _Seen(logs.columns)
+    for group in logs.row_groups[rank::world]:
         batch = logs.columns.batch(logs.read(group))
         if not len(batch.features):  # all of its rows belong to a list of an earlier row group
             continue
         leaks.add(batch)
-        moments.add(batch.features.numpy(), logs.columns)
-        _check_contexts(batch, sizes or {})
-        weight += _checked_weight(batch, logs.columns)
+        seen.moments.add(batch.features.numpy(), logs.columns)
+        _check_contexts(batch, sizes)
+        seen.weight += _checked_weight(batch, logs.columns)
         parts = {part: logs.rows_of(group, train=part == "train") for part in ("train", "held out")}
-        for seen in labels:
-            seen.add(batch, parts)
-    if not weight > 0:
-        raise InputError(f"column {logs.columns.weight!r}: expected a positive weight, got zeros only; check it")
-    for seen in labels:
-        seen.check(held_out=logs.held_out > 0)
-    if not allow_leaks:
+        for labels in seen.labels:
+            labels.add(batch, parts)
+    if not allow_leaks and seen.moments.rows:
         leaks.check()
-    return moments.summary({seen.task: seen.total / sum(seen.count.values()) for seen in labels})
+    return seen
+
+
+class _Seen:
+    """Sums over rows, which can be added up over processes."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.moments, self.labels = _Moments(), [_Labels(task) for task in columns.tasks]
+        self.weight = 0.0
+
+    def merge(self, other: _Seen, columns: Columns) -> None:
+        self.moments.merge(other.moments, columns)
+        self.weight += other.weight
+        for mine, theirs in zip(self.labels, other.labels, strict=True):
+            mine.merge(theirs)
+
+    def summary(self, logs: ParquetLogs) -> LogSummary:
+        if logs.columns.weight is not None and not self.weight > 0:
+            raise InputError(f"column {logs.columns.weight!r}: expected a positive weight, got zeros only; check it")
+        for seen in self.labels:
+            seen.check(held_out=logs.held_out > 0)
+        return self.moments.summary({seen.task: seen.total / sum(seen.count.values()) for seen in self.labels})
 
 
 class _Moments:
@@ -79,14 +126,29 @@ class _Moments:
         if not self.rows:
             self.origin = features[0].astype(np.float64)
             self.total, self.squares = np.zeros_like(self.origin), np.zeros_like(self.origin)
-        if features.shape[1] != len(self.origin):
-            raise InputError(
-                f"column {columns.features!r}: expected lists of one length, got {len(self.origin)} and "
-                f"{features.shape[1]}; pad or split the column"
-            )
+        self._check_width(features.shape[1], columns)
         shifted = features - self.origin
         self.rows += len(features)
         self.total, self.squares = self.total + shifted.sum(0), self.squares + (shifted**2).sum(0)
+
+    def merge(self, other: _Moments, columns: Columns) -> None:
+        if not other.rows:
+            return
+        if not self.rows:
+            self.rows, self.origin, self.total, self.squares = other.rows, other.origin, other.total, other.squares
+            return
+        self._check_width(len(other.origin), columns)
+        shift = other.origin - self.origin
+        self.squares = self.squares + other.squares + 2 * shift * other.total + other.rows * shift**2
+        self.total = self.total + other.total + other.rows * shift
+        self.rows += other.rows
+
+    def _check_width(self, width: int, columns: Columns) -> None:
+        if width != len(self.origin):
+            raise InputError(
+                f"column {columns.features!r}: expected lists of one length, got {len(self.origin)} and {width}; "
+                "pad or split the column"
+            )
 
     def summary(self, rates: dict[str, float]) -> LogSummary:
         shift = self.total / self.rows
@@ -118,6 +180,11 @@ class _Labels:
         if known.any():
             self.lowest = min(self.lowest, float(label[known].min()))
             self.highest = max(self.highest, float(label[known].max()))
+
+    def merge(self, other: _Labels) -> None:
+        self.count = {part: rows + other.count[part] for part, rows in self.count.items()}
+        self.total += other.total
+        self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
 
     def check(self, *, held_out: bool) -> None:
         if not sum(self.count.values()):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import cast
 
 import lightning
+import torch
+import torch.distributed
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
@@ -162,7 +165,8 @@ def train(
     for part in (True, False):
         if not log.batches(batch_size=fit.batch_size, train=part) and (part or fit.held_out):
             raise InputError(f"logs: expected rows to train on and to hold out, got {log.rows} rows; use more rows")
-    summary = check_log(log, context_sizes(model), allow_leaks=fit.allow_leaks)
+    rank, world = _joined()
+    summary = check_log(log, context_sizes(model), allow_leaks=fit.allow_leaks, rank=rank, world=world)
     known = ModelColumns.of(model, columns, summary)
     module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, columns=known.to_json())
     resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
@@ -184,6 +188,20 @@ def train(
     own_loss = getattr(model, "needs_lists", False)  # which is no log loss
     doubts = [too_good(loss, summary.rates)] if loss is not None and not own_loss else []
     return _finish(trainer, module, known, log, folder, loss, [doubt for doubt in doubts if doubt])
+
+
+def _joined() -> tuple[int, int]:
+    """Rank of this process and number of processes; those that torchrun started are joined here, not by Lightning."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return 0, 1
+    if not torch.distributed.is_initialized():
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local)
+        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        atexit.register(torch.distributed.destroy_process_group)
+    return torch.distributed.get_rank(), world
 
 
 def _check_lists(model: nn.Module, fit: Fit) -> None:

@@ -252,6 +252,21 @@ def test_post_hoc_leaves_the_ranking_as_it_was(method):
         assert calibrated[f"{task}_prob"].mean().item() == pytest.approx(labels[task].mean().item(), abs=0.03)
 
 
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+@pytest.mark.parametrize("level", [-40.0, 30.0])
+def test_post_hoc_calibrates_logits_at_any_level(method, level):
+    """Losses over lists leave the level of relevance open, and optimisers move it far."""
+    model = made("naive", tasks=("click",), decreasing=())
+    with torch.no_grad():
+        model.relevance.bias.fill_(level)
+    features = torch.randn(2000, 5, generator=torch.Generator().manual_seed(1))
+    logit = model.serving()(features)["click"]
+    click = torch.bernoulli(torch.sigmoid(2 * (logit - logit.mean())), generator=torch.Generator().manual_seed(2))
+    served = post_hoc(model, features, {"click": click}, method=method)(features)["click_prob"]
+    assert served.mean().item() == pytest.approx(click.mean().item(), abs=0.01)
+    assert served.std().item() > 0.05
+
+
 def test_post_hoc_platt_is_platt_and_reads_weights():
     model = made("naive", tasks=("click",), decreasing=())
     features, _, labels = batch()

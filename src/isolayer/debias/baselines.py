@@ -16,6 +16,7 @@ with relevance, and the model reads its negative.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -39,6 +40,7 @@ from isolayer.nn.inputs import context_sizes, module
 from isolayer.settings import choice, count, instance, number
 
 DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
+_MOST_KNOTS = 4000  # of a curve after training
 _TRUST_START = -4.0  # logit of the rate of irrelevant items over that of relevant ones, before training
 Mask = Mapping[str, Tensor] | None
 Column = NDArray[Any]
@@ -338,17 +340,17 @@ def post_hoc(
         labels: 0 or 1 of each task, ``[batch]``.
         method: ``"platt"``, a line over the logit, or ``"isotonic"``, isotonic regression.
         weight: Weight of each row, ``[batch]``.
-        grid: Knots of the fitted curves; isotonic steps become ramps of one grid step.
+        grid: Knots of the fitted curves, by default over all logits; isotonic steps become ramps of one grid step.
 
     Returns:
         The served module, with calibrated probabilities.
     """
     fits = {"platt": _platt, "isotonic": _isotonic}
     choice("method", method, list(fits))
-    grid = grid_or(grid, Grid(step=0.05))
     serving = instance("model", model, Naive, advice="train a model of isolayer.debias other than DualHead").serving()
     outputs = serving(features)
     relevance = torch.stack([outputs[task] for task in model.tasks], dim=1)
+    grid = grid_or(grid, _grid_of(relevance * model.sign))
     label, weight = stacked_labels(model.tasks, labels, None, weight, relevance)
     weights = weight.double().cpu().numpy()[:, 0]
     values = []
@@ -357,6 +359,16 @@ def post_hoc(
         values.append(torch.from_numpy(fits[method](*columns, weights, grid.knots[1:])))
     serving.curve = FrozenCurves(torch.stack(values).to(model.sign), grid=grid, extrapolation="extend")
     return serving
+
+
+def _grid_of(logit: Tensor) -> Grid:
+    """The usual grid, extended to these logits: some losses leave their level open."""
+    usual = Grid(step=0.05)
+    low, high = (float(end) for end in torch.aminmax(logit)) if logit.numel() else (0.0, 0.0)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return usual
+    lower, upper = min(usual.lower, math.floor(low)), max(usual.upper, math.ceil(high))
+    return Grid(lower=lower, upper=upper, step=max(usual.step, (upper - lower) / _MOST_KNOTS))
 
 
 def _platt(logit: Column, label: Column, weight: Column, at: Column) -> Column:

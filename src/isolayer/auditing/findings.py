@@ -114,10 +114,15 @@ class Audit:
         Its p-value is that of a limit for many events and independent rows, so that nothing is said of clustered rows
         and of groups with few events.
         """
+        return self.worst_has_events and self.multicalibration.p_value <= _SHARE * self.level
+
+    @property
+    def worst_has_events(self) -> bool:
+        """Whether rows are independent, and the worst group has the events that the limit needs."""
         error = self.multicalibration
         worst = int(np.argmax(error.group_sigma))
         spread = error.group_error[worst] / max(error.group_sigma[worst], 1e-300) * error.weight[worst]
-        return bool(self.clusters is None and spread**2 >= _MANY and error.p_value <= _SHARE * self.level)
+        return bool(self.clusters is None and spread**2 >= _MANY)
 
     @property
     def ranked(self) -> tuple[Finding, ...]:

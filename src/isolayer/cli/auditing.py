@@ -228,11 +228,13 @@ def _notes(found: Any, settings: dict[str, Any]) -> list[str]:
         notes.append(INDEPENDENT)
     if not found.findings and found.suspects:
         notes.append("the table shows the segment that comes nearest to being off; it is within chance")
-    error, chance = found.multicalibration, "beyond" if found.unlike_noise else "within"
+    error, chance = found.multicalibration, "beyond chance" if found.unlike_noise else "within chance"
+    if not found.worst_has_events:
+        chance = "which needs more events in the worst group to be trusted, and is not part of the verdict"
     if found.clusters is None:
         notes.append(
             f"multicalibration error {error.error:.4f} over {len(error.group):,} groups (p-value {error.p_value:.2g}, "
-            f"{chance} chance; an error of {error.minimum_detectable_error:.4f} would be noticed)"
+            f"{chance}; an error of {error.minimum_detectable_error:.4f} would be noticed)"
         )
     return notes
 

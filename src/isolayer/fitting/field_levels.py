@@ -114,6 +114,12 @@ class Field:
         level[np.isnan(numbers)] = self.size - 1
         return level
 
+    @property
+    def _between_whole(self) -> bool:
+        """Whether edges lie half-way between whole numbers, most of them between neighbours."""
+        half = np.asarray(self.edges) % 1
+        return bool(np.isin(half, (0.0, 0.5)).all() and (half == 0.5).mean() >= 0.5) if len(half) else True
+
     def word(self, first: int, last: int | None = None, *, span: tuple[float, float] | None = None) -> str:
         """Some neighbouring levels in words.
 
@@ -128,14 +134,18 @@ class Field:
         >>> hour = Field("hour", "number", edges=np.arange(23) + 0.5)
         >>> hour.word(22, 23), hour.word(22, 23, span=(0, 23)), hour.word(7)
         ('22 or more', '22-23', '7')
+        >>> children, member = (Field("x", "number", edges=np.array(edges)) for edges in ([0.5, 1.5, 3.0], [0.5]))
+        >>> children.word(2), member.word(1)
+        ('2', '1')
         """
         last = first if last is None else last
         if first == self.missing:
             return "missing"
         if self.kind == "category":
             return str(self.words[first])
-        low, high = span or (_BOUNDS[self.part] if self.part else (None, None))
-        whole = bool((self.edges % 1 == 0.5).all()) and (low is None or low == round(low))
+        flag = len(self.edges) == 1 and self.edges[0] == 0.5  # 0 and 1, as far as can be told
+        low, high = span or (_BOUNDS[self.part] if self.part else (0.0, 1.0) if flag else (None, None))
+        whole = self._between_whole and (low is None or low == round(low))
         below = self.edges[first - 1] if first > 0 else None
         above = self.edges[last] if last < len(self.edges) else None
         return _whole_range(below, above, low, high) if whole else _range(below, above)
@@ -150,8 +160,8 @@ def _range(below: float | None, above: float | None) -> str:
 
 def _whole_range(below: float | None, above: float | None, low: float | None, high: float | None) -> str:
     """Whole numbers between two edges that lie half-way between some, in words."""
-    first = low if below is None else below + 0.5
-    last = high if above is None else above - 0.5
+    first = low if below is None else float(np.ceil(below))
+    last = high if above is None else float(np.ceil(above) - 1)
     if first is None or last is None:
         return "any" if first is last else f"{last:.6g} or less" if first is None else f"{first:.6g} or more"
     return f"{first:.6g}" if first == last else f"{first:.6g}{'-' if first >= 0 else ' to '}{last:.6g}"

@@ -53,6 +53,7 @@ from bad_values import (
 )
 from torch import nn
 
+import isolayer.mlflow
 from isolayer import (
     ContextIsotonicLayer,
     Curves,
@@ -75,8 +76,10 @@ from isolayer import (
     simulate,
     train_curves,
 )
+from isolayer.curves.scorer import Scorer, WatchedScorer
 from isolayer.debias.lists import Outputs
 from isolayer.grid import Spread
+from isolayer.nn.sharded import data_parallel
 
 # What the table calls: small rows, fitted curves, models.
 
@@ -298,6 +301,13 @@ NO_TABLE = {
 OF_LOG = setting("distinct names among ['prob', 'device']", "name columns of the log")
 ESTIMATE_AGAIN = "estimate them again, or drop the position"
 NO_CONTEXT = "contexts: expected at least one feature, got none; use Naive, which reads no context"
+# Single rows, and models of MLflow. Calls that would start a process or a server are made with mistakes only.
+NO_SCORES = {what: case for what, case in SCALARS.items() if what not in ("minus", "zero", "fraction")}
+NO_CONTEXTS = {what: case for what, case in SCALARS.items() if what != "None"}
+SAVED_CURVES = setting("a Curves", "give the curves_ of a calibrator, or load a file", valid=CURVES)
+MODEL_NAME = setting("a name", "name the model", "text")
+MODEL_URI = setting("a name", "give models:/..., runs:/... or a folder", "text")
+
 CONTEXTS = Param(
     DEFAULT,
     {
@@ -560,6 +570,32 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     ),
     "Curves.save": (CURVES.save, {"path": PATH.at(FOLDER / "curves.parquet")}),
     "Curves.load": (Curves.load, {"path": PATH.called("file").at(FOLDER / "curves.parquet")}),
+    "Scorer": (Scorer, {"curves": setting("a Curves", "load or fit the calibrator", valid=CURVES)}),
+    "Scorer of a row": (
+        CURVES.scorer(),
+        {
+            "score": Param(0.1, {what: (value, "~score: expected .*; .*") for what, (value, _) in NO_SCORES.items()}),
+            "context": Param(
+                {"device": "a"},
+                {what: (value, "~(frame|column device): expected .*; .*") for what, (value, _) in NO_CONTEXTS.items()}
+                | {"a list in it": ({"device": [1.0]}, "~context device: expected .*; .*")},
+            ),
+        },
+    ),
+    "WatchedScorer": (
+        WatchedScorer,
+        {
+            "path": PATH.at(FOLDER / "curves.parquet"),
+            "every": number("a positive number", "use a second", "fraction"),
+        },
+    ),
+    "mlflow.save_model": (
+        isolayer.mlflow.save_model,
+        {"curves": SAVED_CURVES, "path": PATH.at(FOLDER / "as_a_model")},
+    ),
+    "mlflow.log_model": (isolayer.mlflow.log_model, {"curves": SAVED_CURVES, "name": MODEL_NAME}),
+    "mlflow.load_model": (isolayer.mlflow.load_model, {"uri": MODEL_URI}),
+    "nn.sharded.data_parallel": (data_parallel, {"model": setting("a Module", "give a module")}),
     "Curves.rows_of": (
         CURVES.rows_of,
         {
@@ -1724,7 +1760,11 @@ def run(entry: str, name: str) -> list[str]:
     return wrong
 
 
-SLOW = {"IsotonicCalibrator.report", "debias.export_onnx"}  # seconds each; test_report.py and test_score.py run them
+SLOW = {
+    *("WatchedScorer", "mlflow.log_model", "mlflow.load_model", "mlflow.save_model", "nn.sharded.data_parallel"),
+    "IsotonicCalibrator.report",
+    "debias.export_onnx",
+}  # seconds each; test_report.py and test_score.py run them
 
 
 @pytest.mark.parametrize("entry", [entry for entry in TABLE if entry not in SLOW])
@@ -1805,8 +1845,21 @@ NOT_OURS = {
 }
 
 
+# Documented, but in a module of their own that no room lists, since they need further packages or little of this one.
+BESIDE = {
+    "Scorer": (Scorer, Scorer.__call__),
+    "WatchedScorer": (WatchedScorer,),
+    "mlflow.save_model": (isolayer.mlflow.save_model,),
+    "mlflow.log_model": (isolayer.mlflow.log_model,),
+    "mlflow.load_model": (isolayer.mlflow.load_model,),
+    "nn.sharded.data_parallel": (data_parallel,),
+}
+
+
 def public() -> Iterator[tuple[str, set[str]]]:
     """Every public function, constructor and method, and its parameters."""
+    for entry, calls in BESIDE.items():
+        yield entry, {name for call in calls for name in inspect.signature(call).parameters} - {"self", "options"}
     seen = set()
     for room in ROOMS:
         module = importlib.import_module(room)

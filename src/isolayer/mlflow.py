@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from isolayer.curves.curves import Curves
 from isolayer.curves.verified_file import library_version
 from isolayer.errors import InputError, need
-from isolayer.settings import instance
+from isolayer.settings import instance, text
+from isolayer.settings import path as checked_path
 
 _FILE = "curves.parquet"
 _KINDS = {"U": "string", "O": "string", "i": "long", "b": "boolean"}  # of context columns, as MLflow calls them
@@ -61,6 +62,7 @@ def save_model(curves: Curves, path: str | PathLike[str], **options: Any) -> Non
         path: The folder, which must not exist.
         options: Further options of :func:`mlflow.pyfunc.save_model`, such as ``metadata``.
     """
+    checked_path("path", path)
     with TemporaryDirectory(prefix="isolayer-") as folder, _without_advice():
         need("mlflow.pyfunc").save_model(path, **_model(curves, Path(folder), options))
 
@@ -76,6 +78,7 @@ def log_model(curves: Curves, name: str = "calibrator", **options: Any) -> Any:
     Returns:
         What MLflow knows of the model; its ``model_uri`` is what :func:`mlflow.pyfunc.load_model` takes.
     """
+    text("name", name, advice="name the model")
     with TemporaryDirectory(prefix="isolayer-") as folder, _without_advice():
         return need("mlflow.pyfunc").log_model(name=name, **_model(curves, Path(folder), options))
 
@@ -86,6 +89,7 @@ def load_model(uri: str) -> Curves:
     Args:
         uri: Where it is: ``models:/...``, ``runs:/...`` or a folder.
     """
+    text("uri", uri, advice="give models:/..., runs:/... or a folder")
     curves: Curves = need("mlflow.pyfunc").load_model(uri).get_raw_model()
     return curves
 

@@ -24,7 +24,8 @@ from isolayer.fitting.categories import typed
 from isolayer.fitting.field_levels import Field
 from isolayer.fitting.terms import LAST_GRID, Term, Terms
 from isolayer.grid import Grid
-from isolayer.settings import number
+from isolayer.settings import instance, number
+from isolayer.settings import path as checked_path
 
 _TYPES = {"i": int, "b": bool, "U": str}
 _CACHED = 1 << 14  # packed curves that are kept unpacked
@@ -53,7 +54,7 @@ class Scorer:
     """
 
     def __init__(self, curves: Curves) -> None:
-        self.curves = curves
+        self.curves = instance("curves", curves, Curves, advice="load or fit the calibrator")
         self._levels = [_level(curves, depth) for depth in range(1, len(curves.contexts) + 1)]
         dense = isinstance(curves.values, np.ndarray)
         self._flat = np.ascontiguousarray(curves.values, np.float64).reshape(-1).data if dense else None
@@ -89,11 +90,13 @@ class Scorer:
 
     def _row(self, context: Mapping[str, Any]) -> int:
         """Row of the curve that serves a context."""
+        if type(context) is not dict and not isinstance(context, Mapping):
+            return self._slowly(context)
         row = at = 0
         for level in self._levels:
             try:
                 value = context[level.name]
-            except (KeyError, TypeError, IndexError):
+            except KeyError:
                 return self._slowly(context)
             kind = type(value)
             if (
@@ -206,7 +209,7 @@ class _FieldLevels(NamedTuple):
         """Level of a row; -1 where it has none."""
         try:
             value = context[self.field.column]
-        except (KeyError, TypeError, IndexError):
+        except KeyError:
             names = sorted(context) if isinstance(context, Mapping) else type(context).__name__
             raise InputError(f"column {self.field.column}: expected it in the context, got {names}; add it") from None
         if value is None:
@@ -255,7 +258,7 @@ class WatchedScorer:
 
     def __init__(self, path: str | PathLike[str], *, every: float = 1.0) -> None:
         self._every = number("every", every, 0, advice="use a second")
-        self._path, self._stop = path, threading.Event()
+        self._path, self._stop = checked_path("path", path), threading.Event()
         self.error: InputError | None = None
         self.loads = 0
         self._seen = _state(path)

@@ -1764,7 +1764,7 @@ SLOW = {
     *("WatchedScorer", "mlflow.log_model", "mlflow.load_model", "mlflow.save_model", "nn.sharded.data_parallel"),
     "IsotonicCalibrator.report",
     "debias.export_onnx",
-}  # seconds each; test_report.py and test_score.py run them
+}  # seconds each, or servers and processes; other tests run them
 
 
 @pytest.mark.parametrize("entry", [entry for entry in TABLE if entry not in SLOW])

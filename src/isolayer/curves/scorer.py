@@ -88,7 +88,7 @@ class Scorer:
         base = self._line.read(values, first, score, self._extend)
         return base if self._terms is None or context is None else self._terms.corrected(base, context)
 
-    def _row(self, context: Mapping[str, Any]) -> int:
+    def _row(self, context: Any) -> int:
         """Row of the curve that serves a context."""
         if type(context) is not dict and not isinstance(context, Mapping):
             return self._slowly(context)

@@ -78,3 +78,7 @@ def test_intervals_over_days_are_those_of_a_bootstrap_over_days():
         ours, independent = (getattr(clusters._found(flights, clustered=each), name) for each in (True, False))
         assert 0.8 < (ours.upper - ours.lower) / (high - low) < 1.25
         assert independent.upper - independent.lower < 0.7 * (high - low)
+    low, high = clusters.over_days(flights, "relative")
+    ours, independent = (clusters.reported(flights, clustered=each) for each in (True, False))
+    assert 0.8 < (ours.upper - ours.lower) / (high - low) < 1.25
+    assert independent.upper - independent.lower < 0.7 * (high - low)

@@ -11,7 +11,7 @@ import typer
 
 from isolayer.cli.columns import LABELS, column, matching, refuse_text
 from isolayer.cli.logs import Json, Log, read
-from isolayer.cli.output import show
+from isolayer.cli.output import note, show
 from isolayer.cli.scoring import ServedModel
 from isolayer.errors import InputError, need
 
@@ -126,6 +126,7 @@ def _tell(result: Any, *, as_json: bool) -> None:
             result.harvested.position, result.learned, result.harvested.ratio, low, high, strict=True
         ):
             print(f"position {place}: learned {learned:.3f}, in the log {seen:.3f} ({ends[0]:.3f} to {ends[1]:.3f})")
+        note("intervals assume independent rows; rows of the same user or list may vary together")
         return
     show(
         {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from curve_examples import GRID, columns, fitted, questions
 
+from isolayer import IsotonicCalibrator
 from isolayer.curves.export.sql import to_sql
 from isolayer.fitting.histogram import Histogram
 from isolayer.tables.folds import fold_of
@@ -19,6 +20,7 @@ TYPES = {
     "device": "text",
     "position": "bigint",
     "id": "bigint",
+    "hour": "bigint",
     "weight": "double precision",
     "rate": "double precision",
 }
@@ -79,3 +81,18 @@ def test_postgres_gives_the_probabilities_of_numpy(postgres, scale, missing):
     got = {int(row[0]): float(row[1]) for row in answer}
     expected = curves.predict_proba(data["score"], {name: data[name] for name in curves.contexts})
     np.testing.assert_allclose([got[i] for i in data["id"].tolist()], expected, rtol=0, atol=1e-9)
+
+
+def test_postgres_corrects_by_fields_as_numpy_does(postgres):
+    """Text and whole numbers, a context that has a term too, missing and unseen values."""
+    data = columns(missing=True)
+    rng = np.random.default_rng(3)
+    data["hour"] = rng.integers(0, 24, len(data["score"]))
+    model = IsotonicCalibrator(("device",), fields=("hour", "position"), missing="own").fit_table(data)
+    asked = {name: values[:300].copy() for name, values in data.items()} | {"id": np.arange(300)}
+    asked["device"][:3] = ["unseen", None, "unseen"]
+    load(postgres, "asked", {name: asked[name] for name in ("id", "score", "device", "position", "hour")})
+    answer = postgres(to_sql(model.curves_, "postgres", table="asked", keep=["id"]))
+    got = {int(row[0]): float(row[-1]) for row in answer}
+    want = model.curves_.predict_proba(asked["score"], asked)
+    np.testing.assert_allclose([got[place] for place in range(300)], want, rtol=0, atol=1e-9)

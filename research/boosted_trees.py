@@ -45,9 +45,10 @@ Floats = NDArray[np.float64]
 
 
 def true_curves(clicks: str) -> Curves:
-    """The curves of a click model from the logit of a click at the first position to that at every position.
+    """The curves of a click model from the mean over positions of the logit of a click to that at every position.
 
-    Both click models are affine in the gain of an item, so they hold for its expectation given the features too.
+    Relevance may be measured anywhere; from the mean, no curve is much steeper than another, which trees need. Both
+    click models are affine in the gain of an item, so they hold for its expectation given the features too.
     """
     gain = 1 / (1 + np.exp(-np.linspace(-9, 9, 4000)))
     if clicks == "trust":
@@ -58,7 +59,7 @@ def true_curves(clicks: str) -> Curves:
         high, low = np.ones(LENGTH), np.full(LENGTH, model.noise)
         seen = model.curve(LENGTH, np.ones(1))[0]
     prob = seen * (low + (high - low) * gain[:, None])  # [gains, positions]
-    logit = np.log(prob[:, 0] / (1 - prob[:, 0]))
+    logit = np.log(prob / (1 - prob)).mean(1)
     position = np.tile(np.arange(LENGTH), len(gain))
     weight = np.full(prob.size, 1e5)
     grid = Grid(lower=float(logit[0]), upper=float(logit[-1]), step=float(logit[-1] - logit[0]) / 200)

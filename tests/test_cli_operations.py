@@ -214,13 +214,19 @@ def test_show_refuses_what_isolayer_did_not_write(folder, path, message):
     refused(message, "show", path)
 
 
-def test_what_cannot_use_fields_says_so_before_it_reads_the_log(folder):
-    refused(
-        r"^--holdout: expected no --fields", "fit", "day1.parquet", "--contexts", "device", "--fields", "day",
-        "--holdout", "0.2",
-    )  # fmt: skip
+def test_what_fields_cannot_do_is_said_in_words(folder):
     fit("--fields", "day")
-    refused(r"^update: expected curves without fields", "update", "sums.parquet", "day2.parquet")
+    refused("^--remove: expected a calibrator without fields", "update", "sums.parquet", "day1.parquet", "--remove")
+    refused("^--log: expected a log, since curves with fields", "compare", "curves.parquet", "curves.parquet")
+    pq.write_table(pq.read_table("day2.parquet").drop_columns("day"), "without.parquet")
+    for command in (
+        ("check", "without.parquet"),
+        ("compare", "curves.parquet", "curves.parquet", "--log", "without.parquet"),
+        ("update", "sums.parquet", "without.parquet"),
+        ("apply", "without.parquet", "--out", "other.parquet"),
+        ("report", "without.parquet"),
+    ):
+        refused("^(fields: expected a column of the log, got .day.|column day: expected)", *command)
 
 
 def test_commands_read_the_columns_that_were_fitted_not_those_with_a_usual_name(folder):

@@ -13,7 +13,7 @@ from isolayer.curves.evaluation import prob_of
 from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError
 from isolayer.fitting.categories import Column
-from isolayer.fitting.field_levels import Field, fields_of, kind_of, levels_of, number_of
+from isolayer.fitting.field_levels import Field, fields_of, kind_of, levels_of, number_of, whole_seconds
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -135,7 +135,7 @@ def codes_of(values: Any) -> Codes:
     if pa.types.is_dictionary(whole.type):
         whole = whole.cast(whole.type.value_type)
     if pa.types.is_timestamp(whole.type):
-        whole = whole.cast(pa.timestamp("s"), safe=False).cast(pa.date32(), safe=False)
+        whole = whole_seconds(whole).cast(pa.date32(), safe=False)
     return np.asarray(whole.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False), np.int64)
 
 

@@ -248,13 +248,27 @@ def number_of(name: str, values: Column, part: Part | None) -> Floats:
     if part is None and isinstance(dtype, np.dtype) and dtype.kind in "iuf":
         return np.asarray(values).astype(np.float64, copy=False)
     array = as_arrow(name, values)
-    if part is not None:
-        array = array.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    array = array.cast(pa.float64())
+    if part is not None:
+        array = whole_seconds(array).cast(pa.int64())
+    array = array.cast(pa.float64(), safe=False)  # integers beyond 2**53 become the nearest double
     numbers = np.asarray(array.to_numpy(zero_copy_only=False) if isinstance(array, pa.Array) else array.to_numpy())
     return numbers if part is None else part_of(numbers, part)
+
+
+def whole_seconds(array: Any) -> Any:
+    """Arrow dates or times in UTC without a zone, to the second, rounded down before 1970 too.
+
+    >>> import pyarrow as pa
+    >>> whole_seconds(pa.array([-1], pa.timestamp("us"))).to_pylist()
+    [datetime.datetime(1969, 12, 31, 23, 59, 59)]
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    unit = array.type.unit if pa.types.is_timestamp(array.type) else "ms"
+    return pc.floor_temporal(array.cast(pa.timestamp(unit)), unit="second").cast(pa.timestamp("s"))
 
 
 def part_of(seconds: Floats, part: Part) -> Floats:

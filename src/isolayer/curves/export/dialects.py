@@ -32,6 +32,7 @@ class Dialect:
         floats: Names of the types of single and double precision, which hold keys only up to 2**24 and 2**53.
         rounds: Whether a decimal is rounded where it is compared with an integer.
         structs: Whether rows are written as an array of structs.
+        moment: The date or time ``{}``, with or without a zone, as a time without one, in UTC whatever the session's.
         weekday: The weekday of ``{}``, from 0 for Monday.
         most: How many rows one list of values may have; 0 for any number.
     """
@@ -50,6 +51,7 @@ class Dialect:
     floats: tuple[str, str] = ("", "")
     rounds: bool = False
     structs: bool = False
+    moment: str = "CAST({} AS TIMESTAMP)"
     weekday: str = "EXTRACT(ISODOW FROM {}) - 1"
     most: int = 0
 
@@ -106,12 +108,12 @@ class Dialect:
         return f"(SELECT COLUMNS({self._string(f'^(?:{names})$')}) FROM {table})"
 
     def part_of(self, column: str, part: str) -> str:
-        """The hour, the weekday (Monday is 0) or the month of a column of dates or times, as a double.
+        """The hour, the weekday (Monday is 0) or the month of a column of dates or times in UTC, as a double.
 
-        >>> DIALECTS["postgres"].part_of("t", "hour")
-        'CAST(EXTRACT(HOUR FROM CAST(t AS TIMESTAMP)) AS DOUBLE PRECISION)'
+        >>> DIALECTS["trino"].part_of("t", "hour")
+        "CAST(EXTRACT(HOUR FROM from_unixtime(FLOOR(to_unixtime(t)), 'UTC')) AS DOUBLE)"
         """
-        moment = f"CAST({column} AS TIMESTAMP)"
+        moment = self.moment.format(column)
         found = self.weekday.format(moment) if part == "weekday" else f"EXTRACT({part.upper()} FROM {moment})"
         return f"CAST({found} AS {self.types['d']})"
 
@@ -177,6 +179,18 @@ def _types(double: str, integer: str, string: str, boolean: str = "BOOLEAN") -> 
 _DUCKDB_NUMBERS = 'U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|"NULL"'
 _SPARK_NUMBERS = "tinyint|smallint|int|bigint|decimal.*|void"
 
+# The other type of COALESCE is for a column of NULL only. Of nanoseconds epoch_us takes the nearest microsecond, which
+# may lie in the next hour.
+_DUCKDB_MOMENT = (
+    "make_timestamp(epoch_us({0}) - CASE typeof({0}) WHEN 'TIMESTAMP_NS' "
+    "THEN CAST(1000 * epoch_us({0}) > epoch_ns({0}) AS BIGINT) ELSE 0 END)"
+).replace("{0}", "COALESCE({0}, CAST(NULL AS DATE))")
+# A TIMESTAMP is shown in the session's zone, a TIMESTAMP_NTZ or a DATE as it is.
+_SPARK_MOMENT = (
+    "CASE typeof({0}) WHEN 'timestamp' THEN TIMESTAMP_NTZ '1970-01-01 00:00:00' "
+    "+ make_dt_interval(0, 0, 0, unix_seconds(CAST({0} AS TIMESTAMP))) ELSE CAST({0} AS TIMESTAMP_NTZ) END"
+)
+
 DIALECTS = {
     "duckdb": Dialect(
         _types("DOUBLE", "BIGINT", "VARCHAR"),
@@ -193,6 +207,7 @@ DIALECTS = {
             "b": 'BOOLEAN|"NULL"',
         },
         floats=("FLOAT", "DOUBLE"),
+        moment=_DUCKDB_MOMENT,
     ),
     "spark": Dialect(
         _types("DOUBLE", "BIGINT", "STRING"),
@@ -206,6 +221,7 @@ DIALECTS = {
         accepted={"n": _SPARK_NUMBERS, "i": _SPARK_NUMBERS, "U": "string|(var)?char.*|void", "b": "boolean|void"},
         floats=("float", "double"),
         rounds=True,
+        moment=_SPARK_MOMENT,
         weekday="weekday({})",
     ),
     "bigquery": Dialect(
@@ -214,6 +230,7 @@ DIALECTS = {
         backslash=True,
         is_nan="IS_NAN({})",
         structs=True,
+        moment="CAST({} AS TIMESTAMP /* right where the time zone of the session is UTC, as it is by default */)",
         weekday="MOD(EXTRACT(DAYOFWEEK FROM {}) + 5, 7)",
     ),
     "snowflake": Dialect(
@@ -222,9 +239,15 @@ DIALECTS = {
         folds=False,
         is_nan="{} = CAST('NaN' AS DOUBLE)",
         most=10_000,
+        moment="TO_TIMESTAMP_NTZ(DATE_PART(EPOCH_MICROSECOND, {}), 6)",
         weekday="DAYOFWEEKISO({}) - 1",
     ),
-    "trino": Dialect(_types("DOUBLE", "BIGINT", "VARCHAR"), rounds=True, weekday="day_of_week({}) - 1"),
+    "trino": Dialect(
+        _types("DOUBLE", "BIGINT", "VARCHAR"),
+        rounds=True,
+        moment="from_unixtime(FLOOR(to_unixtime({})), 'UTC')",
+        weekday="day_of_week({}) - 1",
+    ),
     "postgres": Dialect(
         _types("DOUBLE PRECISION", "BIGINT", "TEXT"),
         folds=False,
@@ -234,5 +257,6 @@ DIALECTS = {
         refuse="CAST({} AS BIGINT)",
         accepted={"i": "smallint|integer|bigint|numeric"},
         floats=("real", "double precision"),
+        moment="(to_timestamp(FLOOR(EXTRACT(EPOCH FROM {}))) AT TIME ZONE 'UTC')",
     ),
 }

@@ -110,7 +110,7 @@ def models(features: int) -> dict[str, nn.Module]:
 def fitted(model: nn.Module, log: Path, folder: Path, *, quick: bool) -> Any:
     """The model, trained on the log."""
     columns = [name for name in pq.read_schema(log).names if name.startswith("feature_")]
-    fit = Fit(epochs=2 if quick else 6, patience=6, lr=3e-3, batch_size=512, progress=False)
+    fit = Fit(epochs=2 if quick else 5, patience=5, lr=5e-3, batch_size=1024, progress=False)
     trained = train(model, log, features=columns, tasks=["click"], contexts=list(CONTEXTS), folder=folder, fit=fit)
     return trained.model
 

@@ -284,6 +284,19 @@ def test_check_ends_with_one_when_a_context_drifted(folder):
     assert "drifted: all rows together, observed over expected 1.21; 1 of 3 contexts; refit" in result.stderr
 
 
+@pytest.mark.parametrize("out", ["out.parquet", "out.csv"])
+def test_apply_keeps_every_digit_of_an_id(folder, out):
+    run("fit", "day1.parquet")
+    ids = [18446744073709551615, 18446744073709551614]
+    Path("ids.csv").write_text("id,prob\n" + "".join(f"{one},0.5\n" for one in ids))
+    run("apply", "ids.csv", "--out", out)
+    if out.endswith("parquet"):
+        found = [int(one) for one in pq.read_table(out)["id"].to_pylist()]
+    else:
+        found = [int(line.split(",")[0]) for line in Path(out).read_text().splitlines()[1:]]
+    assert sorted(found, reverse=True) == ids
+
+
 EMPTY = "empty.parquet"
 
 

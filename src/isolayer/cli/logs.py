@@ -91,12 +91,12 @@ def _kind(name: str) -> str:
 
 
 def _table(patterns: list[str], kind: str) -> Any:
-    from isolayer.tables.sources import engine, read_parquet
+    from isolayer.tables.sources import read_parquet, read_text
 
     if kind in (".csv", ".tsv"):
-        return engine().read_csv(patterns)
+        return read_text(patterns, "read_csv")
     if kind in (".json", ".ndjson", ".jsonl"):
-        return engine().read_json(patterns)
+        return read_text(patterns, "read_json")
     return read_parquet(patterns)
 
 

@@ -67,4 +67,12 @@ def write(rows: Any, out: Path) -> None:
     backend.to_pyarrow(rows.limit(0))  # rows in memory, such as those of a pipe, have a name in the engine from now on
     with whole_file(out) as part:
         name = str(part).replace("'", "''")
-        backend.raw_sql(f"COPY ({backend.compile(rows)}) TO '{name}' ({options})")
+        backend.raw_sql(f"COPY (SELECT {_exact(rows)} FROM ({backend.compile(rows)})) TO '{name}' ({options})")
+
+
+def _exact(rows: Any) -> str:
+    """All columns for a statement. Whole numbers of many digits are decimals: DuckDB writes a HUGEINT as a double."""
+    wide = [name for name, kind in rows.schema().items() if kind.is_decimal() and kind.scale == 0]
+    quoted = ['"' + name.replace('"', '""') + '"' for name in wide]
+    replaced = ", ".join(f"CAST({name} AS DECIMAL(38, 0)) AS {name}" for name in quoted)
+    return f"* REPLACE ({replaced})" if replaced else "*"

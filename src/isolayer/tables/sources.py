@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ibis
 import ibis.expr.operations as ops
 import pyarrow as pa
 
 from isolayer.errors import InputError, need
+from isolayer.tables.files import refuse_unlike
 
 Table = Any  # an Ibis table; Ibis has no types to check against
 Value = Any  # an Ibis column or scalar
@@ -105,9 +106,7 @@ def _parquet(path: str) -> Table:
 def _csv(path: str) -> Table:
     """The table of CSV files."""
     try:
-        with _reading, warnings.catch_warnings():  # as in read_parquet
-            warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-            return engine().read_csv(pattern_of(path))
+        return read_text([pattern_of(path)], "read_csv")
     except need("duckdb").Error as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"table: expected CSV at {path!r}, got an error ({reason}); convert the file") from error
@@ -131,7 +130,8 @@ def read_parquet(pattern: str | list[str]) -> Table:
     # Ibis calls DuckDB by a name that DuckDB 2 deprecates, and filters of warnings belong to all threads.
     with _reading, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-        table = engine().read_parquet(pattern)
+        refuse_unlike(engine().con.execute, "read_parquet", [pattern] if isinstance(pattern, str) else pattern)
+        table = engine().read_parquet(pattern, union_by_name=True)
     stems = {name: re.sub(r"_[0-9]+$", "", name) for name in table.columns}
     others = {name.casefold() for name in table.columns}
     if any(stem != name and stem.casefold() in others for name, stem in stems.items()):
@@ -139,6 +139,14 @@ def read_parquet(pattern: str | list[str]) -> Table:
         renamed = {name for name, stem in stems.items() if name not in written and written[stem] > (stem in stems)}
         refuse_twins([stem if name in renamed else name for name, stem in stems.items()], "duckdb")
     return table
+
+
+def read_text(patterns: list[str], reader: Literal["read_csv", "read_json"]) -> Table:
+    """CSV or NDJSON files as a table."""
+    with _reading, warnings.catch_warnings():  # as in read_parquet
+        warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
+        refuse_unlike(engine().con.execute, reader, patterns)
+        return getattr(engine(), reader)(patterns, union_by_name=True)
 
 
 def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:

@@ -1,0 +1,85 @@
+"""Several files read as one table: the same columns in each, by name, and types that hold the values of all.
+
+DuckDB alone takes names and types from the first file: numbers of a later one are rounded to its whole numbers.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from isolayer.errors import InputError
+
+Reader = Literal["read_parquet", "read_csv", "read_json"]
+Ask = Callable[[str, list[Any]], Any]  # the method ``execute`` of a connection
+
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "HUGEINT")
+_FRACTIONAL = ("FLOAT", "DOUBLE")
+_TIMES = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
+_EXACT = 2**53  # whole numbers beyond do not fit into a double
+
+
+def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
+    """Raise unless the files that patterns mean can be read as one table without changing a value.
+
+    Columns may be in any order, and numbers whole in one file and not in another. In text files, where types are
+    guessed, numbers and text may be mixed too, as text.
+    """
+    files = [file for pattern in patterns for (file,) in ask("SELECT file FROM glob(?)", [pattern]).fetchall()]
+    if len(files) < 2:
+        return
+    types = {file: _types(ask, reader, file) for file in files}
+    first = files[0]
+    for file in files[1:]:
+        for name in types[first].keys() ^ types[file].keys():
+            lacks, has = (first, file) if name in types[file] else (file, first)
+            raise InputError(
+                f"log: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; write it "
+                "into all"
+            )
+    for name in types[first]:
+        _refuse_types(ask, reader, name, {file: types[file][name] for file in files})
+
+
+def _types(ask: Ask, reader: Reader, file: str) -> dict[str, str]:
+    """The type of each column of a file, as DuckDB calls it."""
+    within = ", hive_partitioning = false" if reader == "read_parquet" else ""
+    found = ask(f"SELECT * FROM {reader}(?{within}) LIMIT 0", [_literal(file)]).description
+    return {name: str(kind) for name, kind, *_ in found}
+
+
+def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) -> None:
+    kinds = {_kind(kind): file for file, kind in types.items() if kind not in ('"NULL"', "NULL")}
+    if len(kinds) > 1 and not (reader != "read_parquet" and "text" in kinds):
+        (one, first), (other, file), *_ = kinds.items()
+        raise InputError(
+            f"log: expected one type of {name!r} in all files, got {one} in {first!r} and {other} in {file!r}; write "
+            "it alike in all"
+        )
+    whole = [_literal(file) for file, kind in types.items() if kind in _WHOLE]
+    if whole and set(types.values()) & {*_FRACTIONAL} and "text" not in kinds:
+        column = '"' + name.replace('"', '""') + '"'
+        (largest,) = ask(f"SELECT max(abs({column}::HUGEINT)) FROM {reader}(?)", [whole]).fetchone()
+        if largest is not None and largest > _EXACT:
+            raise InputError(
+                f"log: expected whole numbers of {name!r} up to 2^53 where other files have fractions, got {largest}; "
+                "write it alike in all"
+            )
+
+
+def _kind(kind: str) -> str:
+    """What types can be read as one.
+
+    >>> [_kind(kind) for kind in ("BIGINT", "DECIMAL(10,2)", "ENUM('a', 'b')", "DATE", "BOOLEAN")]
+    ['numbers', 'numbers', 'text', 'times', 'BOOLEAN']
+    """
+    if kind in (*_WHOLE, *_FRACTIONAL) or kind.startswith("DECIMAL"):
+        return "numbers"
+    if kind == "VARCHAR" or kind.startswith("ENUM"):
+        return "text"
+    return "times" if kind in _TIMES else kind
+
+
+def _literal(file: str) -> str:
+    return file if "://" in file else glob.escape(file)

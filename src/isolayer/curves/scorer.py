@@ -217,8 +217,14 @@ class _FieldLevels(NamedTuple):
         if type(value) not in self.kinds or value != value:
             return int(self.field.levels_of([value])[0])
         if self.field.kind == "number":
-            return bisect_right(self.edges, value)
-        return self.words.get(value, -1)
+            try:
+                return bisect_right(self.edges, float(value))  # as doubles: an integer may lie between two of them
+            except OverflowError:
+                return int(self.field.levels_of([value])[0])  # which refuses it
+        level = self.words.get(value, -1)
+        if level < 0 and type(value) is str and not value.isascii():
+            return int(self.field.levels_of([value])[0])  # which refuses what is no text
+        return level
 
 
 def _cells(term: Term) -> tuple[list[tuple[int, list[int], int]], dict[int, tuple[float, ...]]]:

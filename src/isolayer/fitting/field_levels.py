@@ -233,11 +233,26 @@ def as_arrow(name: str, values: Column) -> Any:
         return values.to_arrow()
     try:
         return pa.array(values, from_pandas=True)
-    except OverflowError:  # integers beyond 64 bits are numbers all the same
-        return pa.array([value if value is None else float(value) for value in values], pa.float64(), from_pandas=True)
+    except OverflowError:
+        return _beyond_64_bits(name, values)
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"field {name}: expected values of one type, got {reason}; convert the column") from error
+
+
+def _beyond_64_bits(name: str, values: Column) -> Any:
+    """Integers that are too large for Arrow, as doubles, which numbers of fields are compared as."""
+    import pyarrow as pa
+
+    try:
+        return pa.array([value if value is None else float(value) for value in values], pa.float64(), from_pandas=True)
+    except OverflowError as error:
+        raise InputError(
+            f"field {name}: expected numbers that a double can hold, got an integer of more than 308 digits; "
+            "leave the row out"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"field {name}: expected values of one type, got {error}; convert the column") from error
 
 
 def number_of(name: str, values: Column, part: Part | None) -> Floats:

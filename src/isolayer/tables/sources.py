@@ -269,12 +269,15 @@ def double(value: float) -> Value:
 
 
 def _arrow(frame: Any) -> pa.Table:
-    """A frame as Arrow sees it."""
+    """A frame as Arrow sees it, with floats of 16 bits, which DuckDB does not know, as those of 32."""
     if isinstance(frame, Mapping):
-        return pa.table(dict(frame))
-    if hasattr(frame, "iloc"):  # pandas: its index is not a column
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    return pa.table(frame)
+        table = pa.table(dict(frame))
+    elif hasattr(frame, "iloc"):  # pandas: its index is not a column
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    else:
+        table = pa.table(frame)
+    kinds = [pa.float32() if pa.types.is_float16(field.type) else field.type for field in table.schema]
+    return table if kinds == table.schema.types else table.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
 
 
 def pattern_of(path: str, what: str = "table") -> str:

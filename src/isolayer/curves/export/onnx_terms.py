@@ -45,7 +45,9 @@ class FieldInput(NamedTuple):
 
     @staticmethod
     def fed(told: Mapping[str, Any], values: Any) -> dict[str, Any]:
-        """What to give a model whose facts are told for a column of values."""
+        """What to give a model whose facts are told for a column of values; refused as by :meth:`Field.levels_of`."""
+        words = np.array([False if told.get("unseen") is None else told["unseen"]])
+        Field(told["column"], told["kind"], words=words, part=told["part"]).levels_of(values)
         if told["kind"] == "number":
             return {told["name"]: number_of(told["column"], values, told["part"])}
         given = as_arrow(told["column"], values).to_pylist()

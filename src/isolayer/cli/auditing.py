@@ -20,6 +20,7 @@ from isolayer.cli.output import note, text
 from isolayer.cli.provenance import IN_SAMPLE, fitted_on
 from isolayer.cli.sums import BadRows, Label, Rate, Rows, Scale, Score, Weight, WeightKind, load, noted, rate_of
 from isolayer.curves.curves import Curves
+from isolayer.curves.export.sql import own_name
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 
@@ -27,7 +28,6 @@ AuditOnly = Annotated[
     list[str] | None,
     typer.Option(help="Columns that are audited but never used for correction, such as protected ones."),
 ]
-_PROB = "calibrated_prob"
 
 
 def audit(
@@ -74,13 +74,14 @@ def audit(
         check_output(out, "--out", *log, *([curves] if curves else []))
     table, fitted = read(log), None if curves is None else load(curves)
     columns = list(table.columns)
+    prob = own_name(columns, "prob")
     if fitted is not None:
         score = fitted_column(score, "--score", fitted.score_name, columns)
         label = fitted_column(label, "--label", fitted.label_name, columns)
     raw, label = column(score, "--score", SCORES, columns, name_of(log)), column(label, "--label", LABELS, columns)
     given: Any = scale_of(scale, raw) if fitted is None else fitted.scale
     if fitted is not None:
-        table = fitted.apply_table(table, score=raw, prob=_PROB)
+        table = fitted.apply_table(table, score=raw, prob=prob)
     shared = _one(cluster, "--cluster", columns) or _one(date, "--date", columns)
     rate = rate_of(negative_rate, columns)
     asked: dict[str, Any] = {"weight": _one(weight, "--weight", columns), "negative_rate": rate, "cluster": shared}
@@ -89,7 +90,7 @@ def audit(
     with noted():
         found = find(
             table,
-            raw if fitted is None else _PROB,
+            raw if fitted is None else prob,
             label,
             fields=_fields(fields, exclude, columns, used),
             audit_only=only,
@@ -278,10 +279,11 @@ def left_for_audits(
     told = sums.source
     asked: dict[str, Any] = {name: told[name] for name in ("weight", "weight_kind", "negative_rate")}
     asked |= {"cluster": told.get("cluster") or told.get("date"), "on_bad_rows": "drop"}
-    table = curves.apply_table(table, score=told["score"], prob=_PROB)
+    prob = own_name(table.columns, "prob")
+    table = curves.apply_table(table, score=told["score"], prob=prob)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of rows that were left out, which the fit has told
-        found = find(table, _PROB, told["label"], fields=only, audit_only=only, scale="prob", **asked)
+        found = find(table, prob, told["label"], fields=only, audit_only=only, scale="prob", **asked)
     for one in found.ranked:
         note(f"off: {one}")
     if not found.findings:
@@ -300,9 +302,10 @@ def audit_of(listed: list[str] | None, curves: Curves, table: Any, rows: Rows, c
     asked: dict[str, Any] = {"weight": rows.weight, "negative_rate": rate, "cluster": cluster}
     used = {rows.score, rows.label, *(name for name in asked.values() if isinstance(name, str))}
     kind: Any = rows.weight_kind
+    prob = own_name(columns, "prob")
     return find(
-        curves.apply_table(table, score=str(rows.score), prob=_PROB),
-        _PROB,
+        curves.apply_table(table, score=str(rows.score), prob=prob),
+        prob,
         str(rows.label),
         fields=_fields(listed, None, columns, used),
         audit_only=_remembered(curves, columns),

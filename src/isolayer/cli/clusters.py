@@ -18,16 +18,17 @@ Cluster = Annotated[
 Date = Annotated[str | None, typer.Option(help="Column of days; the rows of a day count as a cluster.")]
 
 INDEPENDENT = "intervals assume independent rows; name what rows share with --cluster, such as a user, or with --date"
-NAME = "isolayer_cluster"
 
 
-def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[Any, str | None]:
-    """The table with a column of clusters added, and the option that it is from; None if neither is given.
+def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[Any, str | None, str | None]:
+    """The table with a column of clusters added, the option that it is from, and its name; None if neither is given.
 
     Days are taken from timestamps; numbers and other values are clusters as they are.
     """
     if cluster is None and date is None:
-        return table, None
+        return table, None, None
+    from isolayer.curves.export.sql import own_name
+
     option, given = ("--cluster", cluster) if cluster is not None else ("--date", date)
     name = column(given, option, (), table.columns)
     values = table[name]
@@ -35,7 +36,8 @@ def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[An
         values = values.date()
     if not values.type().is_integer():
         values = values.cast("string")
-    return table.mutate(**{NAME: values}), f"{option} {name}"
+    own = own_name(table.columns, "cluster")
+    return table.mutate(**{own: values}), f"{option} {name}", own
 
 
 def several_clusters(histogram: Histogram) -> bool:

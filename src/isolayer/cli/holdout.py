@@ -49,8 +49,8 @@ class Part:
         """Figures of the calibrator on the rows that were left out, against the raw score."""
         from isolayer.monitor import compare_on_log
 
-        table, clusters = with_clusters(self.held_out, *self.clusters)
-        rows = replace(rows, table=table, clustered=clusters is not None, scale=curves.scale, grid=curves.grid)
+        table, _, own = with_clusters(self.held_out, *self.clusters)
+        rows = replace(rows, table=table, clusters=own, scale=curves.scale, grid=curves.grid)
         histogram, _ = histogram_of_log(rows, curves.contexts)
         raw = Curves.identity(curves.grid, scale=curves.scale)
         paired = paired_rows(rows, raw, curves) if curves.fields else None

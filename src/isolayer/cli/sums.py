@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from isolayer.cli.clusters import NAME
 from isolayer.cli.columns import LABELS, SCORES, column, scale_of
 from isolayer.cli.columns import Scale as ScoreScale
 from isolayer.cli.output import note
@@ -82,7 +81,7 @@ class Rows:
     on_bad_rows: str
     missing: str = "own"
     weight_kind: str = "frequency"
-    clustered: bool = False
+    clusters: str | None = None  # the column of `with_clusters`
     grid: Grid | Literal["auto"] = "auto"
 
 
@@ -106,7 +105,7 @@ def spec_of(rows: Rows, contexts: tuple[str, ...]) -> ColumnSpec:
     if kind not in ("frequency", "importance"):
         raise InputError(f"--weight-kind: expected frequency or importance, got {kind!r}; choose one")
     settings: dict[str, Any] = {"negative_rate": rate, "missing": rows.missing, "weight_kind": kind}
-    settings |= {"folds": (GROUPS, NAME) if rows.clustered else None}
+    settings |= {"folds": None if rows.clusters is None else (GROUPS, rows.clusters)}
     return ColumnSpec(contexts, score, label, weight, scale, rows.grid, **settings)
 
 

@@ -13,7 +13,7 @@ import ibis.expr.operations as ops
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.export.dialects import DIALECTS
-from isolayer.curves.export.sql import to_sql
+from isolayer.curves.export.sql import own_prefix, to_sql
 from isolayer.errors import InputError
 from isolayer.tables.resident import resident
 from isolayer.tables.sources import ROWS, Table, as_table, backend_of, is_relation
@@ -51,12 +51,12 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
 def _name(table: Table) -> str:
     """What to call the rows of a table: another name for every statement that it has in it already.
 
-    The parts of a statement begin otherwise than its table (see :func:`isolayer.curves.export.sql.own_prefix`), so that
+    The parts of a statement begin otherwise than its table (see :func:`own_prefix`), so that
     names within names differ in all of them.
     """
     name = ROWS
-    for depth in range(len(table.op().find(ops.SQLStringView))):
-        name = f"isolayer{depth + 2}_{name}"
+    for _ in table.op().find(ops.SQLStringView):
+        name = f"{own_prefix(table.columns, name)}_{name}"
     return name
 
 

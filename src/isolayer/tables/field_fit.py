@@ -29,7 +29,7 @@ from isolayer.fitting.fields import Interactions
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.terms import LAST_GRID, Term, Terms
 from isolayer.tables.apply_fields import dialect_of
-from isolayer.tables.field_rows import MOST_ROWS, ROW_COLUMNS, Usable, labelled_rows
+from isolayer.tables.field_rows import MOST_ROWS, Usable, labelled_rows
 from isolayer.tables.histogram_query import ColumnSpec, histogram_of, latest
 from isolayer.tables.resident import resident
 from isolayer.tables.sources import (
@@ -111,9 +111,11 @@ def _factor(source: Any, spec: ColumnSpec) -> float:
         return 1.0
     newest = latest(source, spec)
 
+    usable = Usable(spec, (), newest)
+
     def totals(table: Any) -> Any:
-        rows = Usable(spec, (), newest)(table)
-        weight = rows[ROW_COLUMNS.weight]
+        rows = usable(table)
+        weight = rows[usable.own.weight]
         return rows.aggregate(total=weight.sum(), squared=(weight * weight).sum())
 
     told = collect(source, totals)
@@ -147,7 +149,7 @@ class _Engine:
     def sums(self, curves: Curves) -> pa.Table:
         """Sums of every free term by its cells."""
         note_scan()
-        statement = sums_query(curves, self.dialect, table=ROWS, rows=ROW_COLUMNS)
+        statement = sums_query(curves, self.dialect, table=ROWS, rows=self.usable.own)
         if self.dialect == "spark":
             rows = str(ibis.to_sql(self.rows, dialect="pyspark"))
             return backend_of(self.rows).raw_sql(statement.replace("WITH ", f"WITH {ROWS} AS ({rows}),\n", 1)).toArrow()
@@ -158,8 +160,8 @@ class _Engine:
 
     def left_out(self, curves: Curves) -> Histogram:
         """All rows by their corrected logits as if each had not been fitted."""
-        statement = left_out_query(curves, self.dialect, table=ROWS, rows=ROW_COLUMNS)
-        asked = self.ask(statement, dict.fromkeys(ROW_COLUMNS._fields, "float64"))
+        statement = left_out_query(curves, self.dialect, table=ROWS, rows=self.usable.own)
+        asked = self.ask(statement, dict.fromkeys(self.usable.own._fields, "float64"))
         rate, weight = self.usable.spec.negative_rate, "weight" if self.usable.weighted else None
         spec = ColumnSpec(
             (),

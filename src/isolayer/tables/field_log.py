@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.export.sql import own_name
+from isolayer.curves.export.sql_sums import RowColumns
 from isolayer.curves.field_log import FieldLog, PairedLog
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import WeightsAreNotCounts
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.terms import LAST_GRID
 from isolayer.settings import instance
-from isolayer.tables.field_rows import ROW_COLUMNS, Usable, labelled_rows
+from isolayer.tables.field_rows import Usable, labelled_rows
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.histogram_query import ColumnSpec, OnBadRows, RowsDropped, histogram_of, logit_expression
-from isolayer.tables.sources import as_table, collect, double, is_relation
+from isolayer.tables.sources import as_table, collect, columns_of, double, is_relation
 
 GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
 
-_PROB, _FOLD = "isolayer_prob", "isolayer_fold"
-_PAIR = ("isolayer_old", "isolayer_new")
 _BIN = 0.02  # width of the bins of corrected logits
+_SUMMED = ("weight", "positive", "old", "new", "rate", "fold")
 
 
 def field_log_of(curves: Curves, table: Any, *, on_bad_rows: OnBadRows = "error", **columns: Any) -> FieldLog:
@@ -54,11 +55,12 @@ def field_log_of(curves: Curves, table: Any, *, on_bad_rows: OnBadRows = "error"
 
 def with_corrected(curves: Curves, raw: Histogram, source: Any, spec: ColumnSpec) -> FieldLog:
     """The sums of a log by raw score, with those of the same rows by their corrected logit."""
-    applied = curves.apply_table(source, score=spec.score, prob=_PROB)
+    prob = own_name(columns_of(source), "prob")
+    applied = curves.apply_table(source, score=spec.score, prob=prob)
     with warnings.catch_warnings():  # what is left out was told when the raw sums were made
         for told in (RowsDropped, WeightsAreNotCounts):
             warnings.simplefilter("ignore", told)
-        on_output = replace(spec, score=_PROB, scale="prob", grid=LAST_GRID)
+        on_output = replace(spec, score=prob, scale="prob", grid=LAST_GRID)
         corrected, _ = histogram_of(applied, on_output, on_bad_rows="drop")
     return FieldLog(raw, corrected, labelled_rows(source, spec, curves.fields)[0])
 
@@ -93,9 +95,9 @@ def paired(old: Curves, new: Curves, source: Any, spec: ColumnSpec) -> PairedLog
     if old.scale != new.scale:
         raise InputError(f"compare: expected one scale of scores, got {old.scale} and {new.scale}; refit one")
     fields = tuple(dict.fromkeys([*old.contexts, *new.contexts, *old.fields, *new.fields]))
-    told = collect(_applied(old, new, source, spec, fields), _cells)
-    names = ("weight", "positive", "old", "new", "rate", "fold")
-    columns = {name: np.asarray(told[name].cast(pa.float64()).to_numpy()) for name in names}
+    rows, names = _with_fold(as_table(source.to_arrow_table() if is_relation(source) else source), spec, fields)
+    told = collect(names.applied(old, new, rows), names.cells)
+    columns = {name: np.asarray(told[name].cast(pa.float64()).to_numpy()) for name in _SUMMED}
     weight = columns["weight"]
     kept = replace(spec, contexts=(), folds=None)
     return PairedLog(
@@ -148,30 +150,38 @@ def spec_as_fitted(
     )
 
 
-def _applied(old: Curves, new: Curves, source: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> Any:
-    """Usable rows with the probabilities of both calibrators."""
-    rows = _with_fold(as_table(source.to_arrow_table() if is_relation(source) else source), spec, fields)
-    once = old.on_logits.apply_table(rows, score=ROW_COLUMNS.logit, prob=_PAIR[0])
-    return new.on_logits.apply_table(once, score=ROW_COLUMNS.logit, prob=_PAIR[1])
+class _Names(NamedTuple):
+    """Names of the columns of our own in the rows of a pair, which are none of the user's."""
+
+    own: RowColumns
+    fold: str
+    old: str
+    new: str
+
+    def applied(self, old: Curves, new: Curves, rows: Any) -> Any:
+        """The rows with the probabilities of both calibrators."""
+        once = old.on_logits.apply_table(rows, score=self.own.logit, prob=self.old)
+        return new.on_logits.apply_table(once, score=self.own.logit, prob=self.new)
+
+    def cells(self, table: Any) -> Any:
+        """Sums by cluster, share of negatives, class and the bins of both corrected logits."""
+        old, new = (logit_expression(table[name], "prob")[1] for name in (self.old, self.new))
+        label, weight, rate = (table[name] for name in (self.own.label, self.own.weight, self.own.rate))
+        rows = table.select(old=old, new=new, label=label, weight=weight, rate=rate, fold=table[self.fold])
+        bins = {f"{name}_bin": (rows[name] / double(_BIN)).floor() for name in ("old", "new")}
+        rows = rows.mutate(high=rows["label"] > double(0.5), **bins)
+        weight = rows["weight"]
+        sums = {"positive": rows["label"], "old": rows["old"], "new": rows["new"]}
+        return (
+            rows.group_by(["fold", "rate", "high", "old_bin", "new_bin"])
+            .agg(weight=weight.sum(), **{name: (weight * values).sum() for name, values in sums.items()})
+            .order_by(["fold", "rate", "high", "old_bin", "new_bin"])
+        )
 
 
-def _with_fold(table: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> Any:
-    """Usable rows with the fold that their cluster is in; 0 where nothing is clustered."""
-    fold = double(0).cast("int64") if spec.folds is None else fold_expression(table, spec.score, spec.folds)
-    return Usable(replace(spec, contexts=()), (*fields, _FOLD))(table.mutate(**{_FOLD: fold}))
-
-
-def _cells(table: Any) -> Any:
-    """Sums by cluster, share of negatives, class and the bins of both corrected logits."""
-    old, new = (logit_expression(table[name], "prob")[1] for name in _PAIR)
-    label, weight, rate = (table[name] for name in (ROW_COLUMNS.label, ROW_COLUMNS.weight, ROW_COLUMNS.rate))
-    rows = table.select(old=old, new=new, label=label, weight=weight, rate=rate, fold=table[_FOLD])
-    bins = {f"{name}_bin": (rows[name] / double(_BIN)).floor() for name in ("old", "new")}
-    rows = rows.mutate(high=rows["label"] > double(0.5), **bins)
-    weight = rows["weight"]
-    sums = {"positive": rows["label"], "old": rows["old"], "new": rows["new"]}
-    return (
-        rows.group_by(["fold", "rate", "high", "old_bin", "new_bin"])
-        .agg(weight=weight.sum(), **{name: (weight * values).sum() for name, values in sums.items()})
-        .order_by(["fold", "rate", "high", "old_bin", "new_bin"])
-    )
+def _with_fold(table: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> tuple[Any, _Names]:
+    """Usable rows with the fold that their cluster is in, 0 where nothing is clustered; and names for what is added."""
+    fold, old, new = (own_name(table.columns, name) for name in ("fold", "old", "new"))
+    value = double(0).cast("int64") if spec.folds is None else fold_expression(table, spec.score, spec.folds)
+    usable = Usable(replace(spec, contexts=()), (*fields, fold))
+    return usable(table.mutate(**{fold: value})), _Names(usable.own, fold, old, new)

@@ -14,6 +14,7 @@ import ibis
 import numpy as np
 import pyarrow as pa
 
+from isolayer.curves.export.sql import own_name
 from isolayer.curves.export.sql_sums import RowColumns
 from isolayer.curves.fielded import LabelledRows, field_names
 from isolayer.errors import InputError
@@ -22,7 +23,6 @@ from isolayer.tables.histogram_query import ColumnSpec, latest, logit_expression
 from isolayer.tables.sources import Table, Value, as_table, collect, double, is_relation, unbound, within
 
 MOST_ROWS = 300_000
-ROW_COLUMNS = RowColumns(*(f"isolayer_{name}" for name in RowColumns._fields))  # beside those of the table
 
 
 def field_columns(source: Any, spec: ColumnSpec, fields: Sequence[str] | str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def labelled_rows(
     usable = Usable(spec, fields, latest(source, spec))
     found = collect(source, lambda table: usable(_sampled(table, total, most)))
     columns = {name: found[name] for name in dict.fromkeys([*spec.contexts, *fields])}
-    numbers = [np.array(found[name].cast(pa.float64()).to_numpy()) for name in ROW_COLUMNS]
+    numbers = [np.array(found[name].cast(pa.float64()).to_numpy()) for name in usable.own]
     logit, label, weight, rate = numbers
     if spec.weight_kind == "importance" and usable.weighted:
         weight = weight * (weight.sum() / (weight**2).sum())
@@ -72,7 +72,7 @@ def _sampled(table: Table, total: int, most: int) -> Table:
 
 
 class Usable(NamedTuple):
-    """The rows of a table that can be used: contexts, fields, and ``ROW_COLUMNS``.
+    """The rows of a table that can be used: contexts, fields, and the columns that ``own`` names.
 
     Args:
         spec: What the columns of the table mean.
@@ -91,6 +91,12 @@ class Usable(NamedTuple):
         """Whether rows may weigh other than 1."""
         return self.spec.weight is not None or self.spec.half_life is not None
 
+    @property
+    def own(self) -> RowColumns:
+        """Names of the columns of our own, which no context or field has."""
+        taken = [*self.spec.contexts, *self.fields]
+        return RowColumns(*(own_name(taken, name) for name in RowColumns._fields))
+
     def __call__(self, table: Table) -> Table:
         """Columns of the rows of a table that can be used."""
         spec = self.spec
@@ -103,7 +109,7 @@ class Usable(NamedTuple):
             for name in spec.contexts:
                 good &= table[name].notnull()
         weight = weight if self.factor == 1 else weight * double(self.factor)
-        own = dict(zip(ROW_COLUMNS, (logit, label, weight, rate), strict=True))
+        own = dict(zip(self.own, (logit, label, weight, rate), strict=True))
         return table.filter(good).select(*dict.fromkeys([*spec.contexts, *self.fields]), **own)
 
 

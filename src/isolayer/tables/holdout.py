@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from isolayer.curves.export.sql import own_name
 from isolayer.errors import InputError
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.sources import Table, Value
@@ -11,7 +12,6 @@ from isolayer.tables.sources import Table, Value
 Rule = dict[str, Any]  # plain values, kept with the curves
 
 _PARTS = 100
-_KEY = "isolayer_held_out"
 
 
 def rule_of(table: Table, share: float, *, score: str, cluster: str | None = None, date: str | None = None) -> Rule:
@@ -34,29 +34,29 @@ def rule_of(table: Table, share: float, *, score: str, cluster: str | None = Non
 
 def held_out(table: Table, rule: Rule) -> Table:
     """The rows that a rule leaves out of the fit."""
-    marked = _marked(table, rule)
-    return marked.filter(marked[_KEY]).drop(_KEY)
+    marked, key = _marked(table, rule)
+    return marked.filter(marked[key]).drop(key)
 
 
 def fitted(table: Table, rule: Rule) -> Table:
     """The rows that a rule leaves for the fit."""
-    marked = _marked(table, rule)
-    return marked.filter(~marked[_KEY]).drop(_KEY)
+    marked, key = _marked(table, rule)
+    return marked.filter(~marked[key]).drop(key)
 
 
-def _marked(table: Table, rule: Rule) -> Table:
-    """The table with a column that says whether a row is held out."""
-    name = rule["column"]
+def _marked(table: Table, rule: Rule) -> tuple[Table, str]:
+    """The table with a column that says whether a row is held out, and the name of that column."""
+    name, key = rule["column"], own_name(table.columns, "held_out")
     if name not in table.columns:
         raise InputError(f"holdout: expected the column {name!r} in the log, got {list(table.columns)}; add it")
     if rule["by"] == "date":
-        return table.mutate(**{_KEY: (days(table[name]) >= rule["from"]).fill_null(False)})
+        return table.mutate(**{key: (days(table[name]) >= rule["from"]).fill_null(False)}), key
     if rule["by"] == "score":
         fold = fold_expression(table, name, _PARTS)
     else:
-        table = table.mutate(**{_KEY: days(table[name])})
-        fold = fold_expression(table, name, (_PARTS, _KEY))
-    return table.mutate(**{_KEY: fold < round(rule["share"] * _PARTS)})
+        table = table.mutate(**{key: days(table[name])})
+        fold = fold_expression(table, name, (_PARTS, key))
+    return table.mutate(**{key: fold < round(rule["share"] * _PARTS)}), key
 
 
 def days(values: Value) -> Value:

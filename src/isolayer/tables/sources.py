@@ -207,6 +207,15 @@ def is_relation(source: Any) -> bool:
     return type(source).__name__ == "DuckDBPyRelation"
 
 
+def columns_of(source: Any) -> list[str]:
+    """Names of the columns of a source.
+
+    >>> columns_of({"score": [0.1], "label": [1]})
+    ['score', 'label']
+    """
+    return list(source.columns if is_relation(source) else as_table(source).columns)
+
+
 def within(column: Value, low: float, high: float) -> Value:
     """Whether numbers lie between two others; NaN lies nowhere."""
     inside = column.cast("float64").between(double(low), double(high))

@@ -127,6 +127,15 @@ def own_prefix(columns: Iterable[str], table: str = "") -> str:
     return f"isolayer{number if number > 1 else ''}"
 
 
+def own_name(columns: Iterable[str], name: str) -> str:
+    """A name for a column of our own beside those of the user, none of which it is.
+
+    >>> own_name(["score"], "fold"), own_name(["score", "isolayer_fold"], "fold")
+    ('isolayer_fold', 'isolayer2_fold')
+    """
+    return f"{own_prefix(columns)}_{name}"
+
+
 def _check_names(columns: Sequence[str], prob: str, dialect: str) -> None:
     seen = dict[str, str]()
     for name in (*columns, prob):

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import servers
 
 from isolayer import IsotonicCalibrator
 from isolayer.curves.export.onnx import predict, session
@@ -142,6 +143,21 @@ def test_postgres_answers_in_utc_in_every_session(postgres, curves, kind):
     for zone in ZONES:
         got = {int(row[0]): float(row[-1]) for row in postgres(f"SET timezone = '{zone}'; {statement}")}
         np.testing.assert_allclose([got[i] for i in range(len(rows))], expected, atol=TIGHT)
+
+
+@pytest.mark.parametrize("kind", ["time", "interval", "text", "bigint"])
+def test_postgres_refuses_what_is_no_date(postgres, curves, kind):
+    postgres(f'DROP TABLE IF EXISTS asked; CREATE TABLE asked (score double precision, "when" {kind})')
+    with pytest.raises(servers.Failed, match="date"):
+        postgres(to_sql(curves, "postgres", table="asked"))
+
+
+@pytest.mark.parametrize("kind", ["TIME", "INTERVAL", "VARCHAR", "BIGINT"])
+def test_duckdb_refuses_what_is_no_date(curves, kind):
+    connection = duckdb.connect()
+    connection.execute(f'CREATE TABLE asked (score DOUBLE, "when" {kind})')
+    with pytest.raises(duckdb.Error, match="DATE"):
+        connection.sql(to_sql(curves, "duckdb", table="asked"))
 
 
 def _micros(kind):

@@ -257,6 +257,7 @@ DIALECTS = {
         refuse="CAST({} AS BIGINT)",
         accepted={"i": "smallint|integer|bigint|numeric"},
         floats=("real", "double precision"),
-        moment="(to_timestamp(FLOOR(EXTRACT(EPOCH FROM {}))) AT TIME ZONE 'UTC')",
+        # COALESCE refuses times of day and intervals, which have seconds too.
+        moment="(to_timestamp(FLOOR(EXTRACT(EPOCH FROM COALESCE({}, CAST(NULL AS DATE))))) AT TIME ZONE 'UTC')",
     ),
 }

@@ -253,29 +253,43 @@ def _remembered(curves: Any, columns: list[str]) -> list[str]:
     return [] if curves is None else [name for name in curves.settings.get("audit_only", []) if name in columns]
 
 
-def left_for_audits(
-    listed: list[str] | None, used: Sequence[str], curves: Curves, table: Any, sums: Histogram
-) -> Curves:
-    """The curves, which remember the columns of --audit-only; how they do there is printed.
+def audit_columns(listed: list[str] | None, used: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns of --audit-only.
 
     Args:
         listed: The option.
         used: Columns that correct the score.
-        curves: The calibrator.
-        table: The rows that it was fitted to.
-        sums: Their sums.
-    """
-    from isolayer.auditing import audit as find
+        columns: Those of the log.
 
-    only = _checked(listed, "--audit-only", list(table.columns))
-    if not only:
-        return curves
+    >>> audit_columns(["age"], ["age"], ["score", "age"])
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: --audit-only: expected columns that correct nothing, got 'age' in both; leave it out of
+    --fields and --contexts
+    """
+    only = _checked(listed, "--audit-only", list(columns))
     for name in only:
         if name in used:
             raise InputError(
                 f"--audit-only: expected columns that correct nothing, got {name!r} in both; leave it out of --fields "
                 "and --contexts"
             )
+    return only
+
+
+def left_for_audits(only: tuple[str, ...], curves: Curves, table: Any, sums: Histogram) -> Curves:
+    """The curves, which remember the columns of --audit-only; how they do there is printed.
+
+    Args:
+        only: These columns.
+        curves: The calibrator.
+        table: The rows that it was fitted to.
+        sums: Their sums.
+    """
+    from isolayer.auditing import audit as find
+
+    if not only:
+        return curves
     told = sums.source
     asked: dict[str, Any] = {name: told[name] for name in ("weight", "weight_kind", "negative_rate")}
     asked |= {"cluster": told.get("cluster") or told.get("date"), "on_bad_rows": "drop"}

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from isolayer.cli.auditing import AuditOnly, left_for_audits
+from isolayer.cli.auditing import AuditOnly, audit_columns, left_for_audits
 from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
 from isolayer.cli.days import Id, first_files, ids_of, names_and_files, refuse_empty, with_day, without_day
 from isolayer.cli.fields import (
     Structure,
+    advice_for_held,
     field_options,
     largest_change,
     refuse_taking_out,
@@ -122,6 +123,8 @@ def fit(
     table = read(log)
     earlier = None if structure is None else structure_of(structure, fields)
     by = distinct(names(contexts, table.columns), "--contexts") or (earlier.contexts if earlier else ())
+    correcting = earlier.fields if earlier else names(fields, table.columns)
+    audited = audit_columns(audit_only, (*by, *correcting), table.columns)
     rows = Rows(name_of(log), table, score, label, weight, scale, negative_rate, on_bad_rows, missing, weight_kind)
     rows = replace(rows if earlier is None else as_fitted(rows, earlier), grid=grid_of(grid))
     part = None if holdout is None else Part.of(rows, holdout, cluster, date)
@@ -140,7 +143,7 @@ def fit(
     crossed = field_options(chosen, exclude, list(table.columns), histogram, by, audit_only)
     if crossed:
         curves = with_terms(curves, fitted, histogram, crossed, missing, earlier.terms if earlier else None)
-    curves = left_for_audits(audit_only, (*by, *crossed), curves, fitted, histogram)
+    curves = left_for_audits(audited, curves, fitted, histogram)
     judged = {} if part is None else part.judged(rows, curves)
     rows = replace(rows, table=fitted, scale=used, grid=curves.grid)
     told = quality(curves, with_fields(rows, curves, histogram))
@@ -250,7 +253,8 @@ def update(
         if remove:
             total: Histogram | None = without_day(old if keep == 1 else old.scaled(keep), day, log, day_id)
         else:
-            total = None if again else with_day(old, day, log, day_id, keep=keep, replaced=replace_day)
+            advice = advice_for_held(before, curves, sums)
+            total = None if again else with_day(old, day, log, day_id, keep=keep, replaced=replace_day, advice=advice)
         fitted = before if total is None else updated_fields(rows, _refitted(total, before), before, keep)
         change = largest_change(rows, before, fitted)
         told = quality(fitted, total or old) if fitted.terms is None else _day_quality(rows, fitted, day, total or old)

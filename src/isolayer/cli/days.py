@@ -42,7 +42,7 @@ def names_and_files(source: Any) -> tuple[list[str], list[str]]:
 
 
 def with_day(
-    sums: Histogram, day: Histogram, log: Sequence[str], name: str | None, *, keep: float, replaced: bool
+    sums: Histogram, day: Histogram, log: Sequence[str], name: str | None, *, keep: float, replaced: bool, advice: str
 ) -> Histogram | None:
     """The sums with a day added; an error if they hold it already.
 
@@ -53,6 +53,7 @@ def with_day(
         name: What ``--id`` called it, if it was given.
         keep: Weight of the days so far.
         replaced: Whether a day that is held takes the place of what is held of it.
+        advice: What to do with a day that is held.
 
     Returns:
         The sums, or None if they hold these very files already and nothing is to be replaced.
@@ -66,7 +67,7 @@ def with_day(
     if known:
         raise InputError(
             f"update: expected a day that the sums do not hold yet, got {known[0]}, which was added before; go on to "
-            "the next day, put it in the place of the day of the same --id with --replace, or take it out with --remove"
+            f"the next day, {advice}"
         )
     days = [{**one, "weight": one["weight"] * keep} for one in _named(sums)]
     kept, fold = sums if keep == 1 else sums.scaled(keep), 0

@@ -126,13 +126,23 @@ def _refuse_absent(curves: Curves, rows: Rows) -> None:
         column(name, "fields", (), list(rows.table.columns))
 
 
+def advice_for_held(curves: Curves, path: Path, sums: Path) -> str:
+    """What to do about a day that was added before, beside going on to the next."""
+    if curves.terms is None:
+        return "put it in the place of the day of the same --id with --replace, or take it out with --remove"
+    return f"or {_fit_again(path, str(sums))}"
+
+
+def _fit_again(path: Path, sums: str) -> str:
+    return f"fit the days that should count again: isolayer fit LOGS --structure {path} --out {path} --sums {sums}"
+
+
 def refuse_taking_out(curves: Curves, option: str | None, path: Path) -> None:
     """Raise if a day is to be taken out of corrections that do not keep days apart."""
     if option is not None and curves.terms is not None:
         raise InputError(
             f"{option}: expected a calibrator without fields, whose corrections do not keep days apart, got "
-            f"{', '.join(curves.fields)}; fit the days that should count again: isolayer fit LOGS --structure {path} "
-            f"--out {path} --sums SUMS"
+            f"{', '.join(curves.fields)}; {_fit_again(path, 'SUMS')}"
         )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -100,11 +102,21 @@ def _table(patterns: list[str], kind: str) -> Any:
     return read_parquet(patterns)
 
 
+def _unpacked(data: bytes, name: str) -> bytes:
+    """What a stream holds; what gzip made is known by its first two bytes."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"log: expected whole gzip on {name}, got an error ({error}); send it again") from error
+
+
 def _in_memory(stream: BinaryIO, name: str) -> Any:
     """A stream as a table in memory, its format recognised by its first byte."""
     import ibis
 
-    data = stream.read()
+    data = _unpacked(stream.read(), name)
     if not data.strip():
         raise InputError(f"log: expected rows on {name}, got nothing; pipe CSV, NDJSON or Parquet into it")
     kind = ".parquet" if data[:4] == b"PAR1" else ".ndjson" if data.lstrip()[:1] in b"{[" else ".csv"

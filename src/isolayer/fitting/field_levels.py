@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from isolayer.fitting.columns import refuse_other
 Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
 Kind = Literal["number", "category"]
+Holds = Literal["number", "category", "date", "nothing"]
 Part = Literal["hour", "weekday", "month"]
 
 BINS = 128
@@ -92,14 +93,28 @@ class Field:
     def levels_of(self, values: Column) -> Levels:
         """Level of each value, shape ``[n]``; -1 for a category that has none."""
         found = kind_of(self.column, values)
+        if not self.takes(found):
+            if not _all_missing(self.column, values):
+                self.refuse(found)
+            found = "nothing"
         if found == "nothing":
             return np.full(len(values), self.missing, np.intp)
-        if (found == "date") != (self.part is not None) or (found == "category") != (self.kind == "category"):
-            wanted = "dates" if self.part else "numbers" if self.kind == "number" else "text or booleans"
-            raise InputError(f"field {self.column}: expected {wanted} as when fitted, got {found}; convert the column")
         if self.kind == "category":
             return lookup(values, self.words, self.column).astype(np.intp)
         return self.level_of_numbers(number_of(self.column, values, self.part))
+
+    def takes(self, found: Holds) -> bool:
+        """Whether a column that holds this is read as the one that was fitted.
+
+        >>> Field("age", "number").takes("category"), Field("age", "number").takes("nothing")
+        (False, True)
+        """
+        return found in ("nothing", "date" if self.part else self.kind)
+
+    def refuse(self, found: str) -> NoReturn:
+        """Raise, since a column holds something else than when it was fitted."""
+        wanted = "dates" if self.part else "numbers" if self.kind == "number" else "text or booleans"
+        raise InputError(f"field {self.column}: expected {wanted} as when fitted, got {found}; convert the column")
 
     @property
     def missing(self) -> int:
@@ -180,7 +195,35 @@ def fields_of(columns: Mapping[str, Column], weight: Floats | None = None, *, bi
             continue
         parts: tuple[Part | None, ...] = get_args(Part) if kind == "date" else (None,)
         found += [Field.of(name, values, weight, part=part, bins=bins) for part in parts]
-    return tuple(one for one in found if one.size > (1 if one.kind == "category" else 2) or _has_gap(one, columns))
+    kept = tuple(one for one in found if one.size > (1 if one.kind == "category" else 2) or _has_gap(one, columns))
+    _refuse_twins(kept)
+    return kept
+
+
+def _refuse_twins(fields: Sequence[Field]) -> None:
+    """Raise when a column is called as a part of a date is."""
+    parts = {one.name: one for one in fields if one.part}
+    for one in fields:
+        if not one.part and one.name in parts:
+            date = parts[one.name]
+            raise InputError(
+                f"fields: expected names that differ, got the column {one.name!r} beside the date {date.column!r}, "
+                f"whose {date.part} is called the same; rename the column, or leave one of them out of the fields"
+            )
+
+
+def refuse_infinite(name: str, count: int) -> None:
+    """Raise if a field has infinite values where it is fitted; in serving they fall into its first and last level.
+
+    >>> refuse_infinite("price", 3)
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: field price: expected finite numbers, got 3 infinite ones; replace them by null or by a
+    number
+    """
+    if count:
+        ones = "1 infinite one" if count == 1 else f"{count} infinite ones"
+        raise InputError(f"field {name}: expected finite numbers, got {ones}; replace them by null or by a number")
 
 
 def _has_gap(one: Field, columns: Mapping[str, Column]) -> bool:
@@ -196,7 +239,7 @@ def levels_of(fields: Sequence[Field], columns: Mapping[str, Column]) -> list[Le
     return [one.levels_of(columns[one.column]) for one in fields]
 
 
-def kind_of(name: str, values: Column) -> Literal["number", "category", "date", "nothing"]:
+def kind_of(name: str, values: Column) -> Holds:
     """What a column holds, by its type: numbers, categories (text and booleans), dates, or nothing at all.
 
     >>> kind_of("age", [1, None]), kind_of("device", ["tv"]), kind_of("gap", [None])
@@ -220,6 +263,14 @@ def kind_of(name: str, values: Column) -> Literal["number", "category", "date", 
     if any(test(kind) for test in tests):
         return "category"
     raise InputError(f"field {name}: expected numbers, text, booleans or dates, got {kind}; convert it or leave it out")
+
+
+def _all_missing(name: str, values: Column) -> bool:
+    """Whether a column holds None and NaN only, whatever its type."""
+    import pyarrow.compute as pc
+
+    array = as_arrow(name, values)
+    return len(array) > 0 and bool(pc.all(array.is_null(nan_is_null=True)).as_py())
 
 
 def as_arrow(name: str, values: Column) -> Any:

@@ -19,7 +19,7 @@ from isolayer.fitting.backfitting import Backfit, Block, Rows
 from isolayer.fitting.categories import Column
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.field_guard import guard, last_curve, left_out
-from isolayer.fitting.field_levels import BINS, Field, fields_of, levels_of
+from isolayer.fitting.field_levels import BINS, Field, fields_of, kind_of, levels_of, number_of, refuse_infinite
 from isolayer.fitting.field_refit import GUARDED, RowSums, refit, share_for
 from isolayer.fitting.field_search import Added, add_asked, search
 from isolayer.fitting.interactions import View
@@ -69,6 +69,9 @@ def fit_fields(
     True
     """
     weight = np.ones(len(base)) if weight is None else weight
+    for name, values in columns.items():
+        if kind_of(name, values) == "number":
+            refuse_infinite(name, int(np.isinf(number_of(name, values, None)).sum()))
     if structure is None:
         fields = fields_of(columns, weight, bins=int(np.clip(weight.sum() // _ROWS_PER_BIN, _LEAST_BINS, BINS)))
         outline = Terms(fields, (), *_range(base, weight))

@@ -15,7 +15,6 @@ The same as one statement in plain text is :mod:`isolayer.curves.export.sql`.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import ibis
@@ -40,6 +39,7 @@ from isolayer.tables.sources import (
     backend_of,
     double,
     finite,
+    infinite,
     is_nothing,
     is_relation,
     unbound,
@@ -264,12 +264,11 @@ def _whole(decimal: Value, level: Level) -> Value:
 def _gap(context: Value) -> Value:
     """1 where a context is missing, else 0: NaN is missing, infinity is not.
 
-    Neither ``isnan`` (see `finite`) nor ``isinf`` (always false in what Ibis writes for Spark) can be relied upon.
+    Neither ``isnan`` (see `finite`) nor ``isinf`` (see `infinite`) can be relied upon.
     """
     gap = context.isnull()
     if context.type().is_floating():
-        infinite = context.cast("float64").abs() == ibis.literal(math.inf, "float64")
-        gap |= ~(finite(context) | infinite).fill_null(False)
+        gap |= ~(finite(context) | infinite(context)).fill_null(False)
     return ibis.ifelse(gap, ibis.literal(1, "int8"), ibis.literal(0, "int8"))
 
 

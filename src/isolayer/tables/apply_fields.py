@@ -10,13 +10,29 @@ from typing import Any
 
 import ibis
 import ibis.expr.operations as ops
+import numpy as np
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.export.dialects import DIALECTS
 from isolayer.curves.export.sql import own_prefix, to_sql
 from isolayer.errors import InputError
+from isolayer.fitting.field_levels import Field, Holds
+from isolayer.fitting.terms import Terms
 from isolayer.tables.resident import resident
-from isolayer.tables.sources import ROWS, Table, as_table, backend_of, is_relation
+from isolayer.tables.sources import (
+    ROWS,
+    Table,
+    as_table,
+    backend_of,
+    collect,
+    finite,
+    infinite,
+    is_nothing,
+    is_relation,
+    relation_query,
+    schema_of,
+    unbound,
+)
 
 _BACKENDS = {"pyspark": "spark"}  # dialects that Ibis calls otherwise
 
@@ -36,9 +52,11 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
     if is_relation(source):
         columns = list(source.columns)
         _check(curves, columns, score, prob)
+        source = as_fitted(source, curves.terms)
         return source.query(ROWS, to_sql(curves, "duckdb", table=ROWS, score=score, prob=prob, keep=columns))
     table: Table = as_table(source)
     _check(curves, list(table.columns), score, prob)
+    table = as_fitted(table, curves.terms)
     backend = backend_of(table)
     if table.op().find(ops.InMemoryTable):  # a statement in text cannot name what has no name
         table = resident(backend, table.to_pyarrow())
@@ -46,6 +64,62 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
     statement = to_sql(curves, dialect, table=name, score=score, prob=prob, keep=list(table.columns))
     schema = ibis.schema({**table.schema(), prob: "float64"})
     return ops.SQLStringView(parent=table.alias(name), query=statement, schema=schema).to_expr()
+
+
+def as_fitted(source: Any, terms: Terms | None) -> Any:
+    """The source with the columns of fields in the types that were fitted; a column of NULL only has any type.
+
+    >>> from isolayer.fitting.field_levels import Field
+    >>> as_fitted({"hour": ["9"]}, Terms((Field("hour", "number"),), (), -1.0, 1.0))
+    Traceback (most recent call last):
+        ...
+    isolayer.errors.InputError: field hour: expected numbers as when fitted, got category; convert the column
+    """
+    kinds = schema_of(source)
+    gone = dict[str, str]()
+    for one in terms.fields if terms else ():
+        kind = kinds[one.column]
+        found, flags = _holds(kind), kind.is_boolean() and _words(one) == "string"
+        if found is None or (one.takes(found) and not flags):
+            continue
+        if not _all_missing(source, one.column):
+            if one.takes(found):
+                continue  # the statement tells text and booleans apart
+            one.refuse(found)
+        gone[one.column] = "timestamp" if one.part else "float64" if one.kind == "number" else _words(one)
+    if not gone:
+        return source
+    if is_relation(source):
+        table = unbound(source)
+        return relation_query(source, table.mutate(**{name: ibis.null(kind) for name, kind in gone.items()}))
+    return as_table(source).mutate(**{name: ibis.null(kind) for name, kind in gone.items()})
+
+
+def _all_missing(source: Any, name: str) -> bool:
+    """Whether a column holds NULL and NaN only."""
+
+    def known(table: Table) -> Table:
+        column = table[name]
+        there = finite(column) | infinite(column) if column.type().is_floating() else column.notnull()
+        return table.aggregate(known=there.sum())
+
+    return not collect(source, known)["known"][0].as_py()
+
+
+def _holds(kind: Any) -> Holds | None:
+    """What a column of a type of Ibis holds; None where it is for the engine to say."""
+    if is_nothing(kind):
+        return "nothing"
+    if kind.is_numeric():
+        return "number"
+    if kind.is_timestamp() or kind.is_date():
+        return "date"
+    return "category" if kind.is_string() or kind.is_boolean() else None
+
+
+def _words(one: Field) -> str:
+    """The type of Ibis that the words of a category have."""
+    return "boolean" if len(one.words) and isinstance(one.words[0], bool | np.bool_) else "string"
 
 
 def _name(table: Table) -> str:

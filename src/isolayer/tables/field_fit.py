@@ -23,12 +23,13 @@ from isolayer.curves.fielded import with_fields
 from isolayer.fitting.backfitting import Block, Sums
 from isolayer.fitting.field_data import Tally
 from isolayer.fitting.field_guard import last_curve
+from isolayer.fitting.field_levels import refuse_infinite
 from isolayer.fitting.field_refit import blocks_of, refit, share_for
 from isolayer.fitting.field_solver import Scan
 from isolayer.fitting.fields import Interactions
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.terms import LAST_GRID, Term, Terms
-from isolayer.tables.apply_fields import dialect_of
+from isolayer.tables.apply_fields import as_fitted, dialect_of
 from isolayer.tables.field_rows import MOST_ROWS, Usable, labelled_rows
 from isolayer.tables.histogram_query import ColumnSpec, histogram_of, latest
 from isolayer.tables.resident import resident
@@ -38,9 +39,11 @@ from isolayer.tables.sources import (
     as_table,
     backend_of,
     collect,
+    infinite,
     is_relation,
     note_scan,
     relation_query,
+    schema_of,
     unbound,
 )
 
@@ -87,11 +90,31 @@ def fit_table_fields(
         sample = 0
         if structure is None:
             rows, total = labelled_rows(source, spec, fields, most=most)
+            if total > most:
+                _refuse_infinite(source, spec, fields)
             curves, sample = with_fields(curves, rows, fields, interactions=interactions), len(rows.logit)
             structure = curves.terms if total > most else None
+        else:
+            source = as_fitted(source, structure)
+            _refuse_infinite(source, spec, fields)
         if structure is not None and structure.fields:
             curves = _by_sums(curves, source, spec, fields, structure)
     return TableFit(curves, scans.count, sample)
+
+
+def _refuse_infinite(source: Any, spec: ColumnSpec, fields: Sequence[str]) -> None:
+    """Raise if a field has infinite values in rows that can be used."""
+    kinds = schema_of(source)
+    numbers = [name for name in fields if kinds[name].is_floating()]
+    usable = Usable(spec, fields, latest(source, spec))
+
+    def counts(table: Any) -> Any:
+        rows = usable(table)
+        return rows.aggregate(**{f"count_{place}": infinite(rows[name]).sum() for place, name in enumerate(numbers)})
+
+    told = collect(source, counts) if numbers else pa.table({})
+    for name, column in zip(numbers, told.columns, strict=True):
+        refuse_infinite(name, int(column[0].as_py() or 0))
 
 
 def _by_sums(curves: Curves, source: Any, spec: ColumnSpec, fields: Sequence[str], structure: Terms) -> Curves:

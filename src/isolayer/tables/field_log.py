@@ -25,7 +25,7 @@ from isolayer.settings import instance
 from isolayer.tables.field_rows import Usable, labelled_rows
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.histogram_query import ColumnSpec, OnBadRows, RowsDropped, histogram_of, logit_expression
-from isolayer.tables.sources import as_table, collect, columns_of, double, is_relation
+from isolayer.tables.sources import as_table, collect, double, is_relation, schema_of
 
 GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
 
@@ -55,7 +55,7 @@ def field_log_of(curves: Curves, table: Any, *, on_bad_rows: OnBadRows = "error"
 
 def with_corrected(curves: Curves, raw: Histogram, source: Any, spec: ColumnSpec) -> FieldLog:
     """The sums of a log by raw score, with those of the same rows by their corrected logit."""
-    prob = own_name(columns_of(source), "prob")
+    prob = own_name(schema_of(source), "prob")
     applied = curves.apply_table(source, score=spec.score, prob=prob)
     with warnings.catch_warnings():  # what is left out was told when the raw sums were made
         for told in (RowsDropped, WeightsAreNotCounts):

@@ -8,6 +8,7 @@ reads them. What the columns mean is not known here.
 from __future__ import annotations
 
 import glob
+import math
 import re
 import threading
 import warnings
@@ -207,13 +208,13 @@ def is_relation(source: Any) -> bool:
     return type(source).__name__ == "DuckDBPyRelation"
 
 
-def columns_of(source: Any) -> list[str]:
-    """Names of the columns of a source.
+def schema_of(source: Any) -> Any:
+    """The columns of a source: their types, in Ibis, by their names.
 
-    >>> columns_of({"score": [0.1], "label": [1]})
+    >>> list(schema_of({"score": [0.1], "label": [1]}))
     ['score', 'label']
     """
-    return list(source.columns if is_relation(source) else as_table(source).columns)
+    return (unbound(source) if is_relation(source) else as_table(source)).schema()
 
 
 def within(column: Value, low: float, high: float) -> Value:
@@ -230,6 +231,11 @@ def finite(column: Value) -> Value:
     """
     value = column.cast("float64")
     return value - value == double(0)
+
+
+def infinite(column: Value) -> Value:
+    """Whether numbers are infinite; NULL where there is none. Ibis's ``isinf`` is always false for Spark."""
+    return column.cast("float64").abs() == ibis.literal(math.inf, "float64")
 
 
 def is_number(kind: Any) -> bool:

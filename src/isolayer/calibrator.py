@@ -195,10 +195,8 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
             )
         kind = histogram.source.get("weight_kind", self.weight_kind)
         if kind != self.weight_kind:
-            raise InputError(
-                f"weight_kind: expected that of the calibrator, {self.weight_kind!r}, got a histogram of {kind!r} "
-                "weights; give both the same"
-            )
+            kinds = f"expected that of the calibrator, {self.weight_kind!r}, got a histogram of {kind!r} weights"
+            raise InputError(f"weight_kind: {kinds}; give both the same")
         histogram = replace(histogram, source={**histogram.source, "weight_kind": kind})
         two_labels(classes)
         return self._fit_sums(histogram, classes)
@@ -297,8 +295,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class of each row, shape ``[n]``."""
-        positive = self.decision_function(X) > 0
-        return np.asarray(self.classes_[positive.astype(np.int64)])
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(np.int64)])
 
     def transform(self, X: Any) -> Floats:
         """Probability of the positive class as one column, shape ``[n, 1]``."""

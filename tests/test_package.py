@@ -77,6 +77,11 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
         assert module.name.rsplit(".", 1)[1] not in {"utils", "util", "helpers", "common", "config", "misc"}
 
 
+def test_no_file_is_too_long_to_be_read():
+    lines = {path.name: len(path.read_text().splitlines()) for path in Path(isolayer.__file__).parent.rglob("*.py")}
+    assert not {name: count for name, count in lines.items() if count > 400}
+
+
 def test_every_module_says_what_belongs_in_it():
     for path in modules():
         docstring = ast.get_docstring(ast.parse(path.read_text()))

@@ -197,9 +197,8 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         if kind != self.weight_kind:
             kinds = f"expected that of the calibrator, {self.weight_kind!r}, got a histogram of {kind!r} weights"
             raise InputError(f"weight_kind: {kinds}; give both the same")
-        histogram = replace(histogram, source={**histogram.source, "weight_kind": kind})
         two_labels(classes)
-        return self._fit_sums(histogram, classes)
+        return self._fit_sums(replace(histogram, source={**histogram.source, "weight_kind": kind}), classes)
 
     def fit_table(
         self,
@@ -277,8 +276,8 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
             prob: What to call the new column.
         """
         check_is_fitted(self, "curves_")
-        score = (self.score_name_ or "score") if score is None else score
-        return self.curves_.apply_table(table, score=score, prob=prob)
+        named = (self.score_name_ or "score") if score is None else score
+        return self.curves_.apply_table(table, score=named, prob=prob)
 
     def predict_proba(self, X: Any) -> Floats:
         """Probability of each class, shape ``[n, 2]``, strictly inside (0, 1)."""
@@ -295,7 +294,8 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The more probable class of each row, shape ``[n]``."""
-        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(np.int64)])
+        positive = self.decision_function(X) > 0
+        return np.asarray(self.classes_[positive.astype(np.int64)])
 
     def transform(self, X: Any) -> Floats:
         """Probability of the positive class as one column, shape ``[n, 1]``."""

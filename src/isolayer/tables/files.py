@@ -35,7 +35,7 @@ def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
         for name in types[first].keys() ^ types[file].keys():
             lacks, has = (first, file) if name in types[file] else (file, first)
             raise InputError(
-                f"log: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; write it "
+                f"files: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; write it "
                 "into all"
             )
     for name in types[first]:
@@ -54,7 +54,7 @@ def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) ->
     if len(kinds) > 1 and not (reader != "read_parquet" and "text" in kinds):
         (one, first), (other, file), *_ = kinds.items()
         raise InputError(
-            f"log: expected one type of {name!r} in all files, got {one} in {first!r} and {other} in {file!r}; write "
+            f"files: expected one type of {name!r} in all files, got {one} in {first!r} and {other} in {file!r}; write "
             "it alike in all"
         )
     whole = [_literal(file) for file, kind in types.items() if kind in _WHOLE]
@@ -63,7 +63,7 @@ def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) ->
         (largest,) = ask(f"SELECT max(abs({column}::HUGEINT)) FROM {reader}(?)", [whole]).fetchone()
         if largest is not None and largest > _EXACT:
             raise InputError(
-                f"log: expected whole numbers of {name!r} up to 2^53 where other files have fractions, got {largest}; "
+                f"files: expected whole numbers of {name!r} up to 2^53 where other files have fractions, got {largest}; "
                 "write it alike in all"
             )
 

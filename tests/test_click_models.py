@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from list_training import tensors, trained
 from torch import nn
 
-from isolayer import metrics, parameter_groups, simulate
+from isolayer import metrics, simulate
 from isolayer.debias import DBN, DCM, UBM, Cascade, Naive
 
 KINDS = (Cascade, DCM, DBN, UBM)
@@ -160,24 +161,6 @@ def test_extreme_logits_stay_finite(kind):
 # In simulated logs.
 
 
-def tensors(log):
-    context = {name: torch.from_numpy(log[name]).long() for name in ("position", "session")}
-    return torch.from_numpy(log["features"]), context, torch.from_numpy(log["click"]).float()
-
-
-def fitted(model, log, epochs=4, lists=100):
-    features, context, click = tensors(log)
-    optimiser = torch.optim.Adam(parameter_groups(model, 1e-2))
-    for _ in range(epochs):
-        for chosen in torch.randperm(len(click) // 10).split(lists):
-            rows = (chosen.unsqueeze(1) * 10 + torch.arange(10)).view(-1)
-            outputs = model(features[rows], {name: ids[rows] for name, ids in context.items()})
-            optimiser.zero_grad()
-            model.loss(outputs, {"click": click[rows]}).backward()
-            optimiser.step()
-    return model.eval()
-
-
 def tower():
     return nn.Sequential(nn.Linear(12, 32), nn.ReLU())
 
@@ -193,9 +176,9 @@ def test_a_click_model_ranks_better_than_naive_in_its_own_world(bias, kind):
     log = feed.log(3000, seed=1)
     shuffled = feed.log(1500, seed=2, policy=lambda x: np.random.default_rng(0).random(len(x)))
     torch.manual_seed(0)
-    naive = ranks(fitted(Naive(tower(), width=32), log), shuffled)
+    naive = ranks(trained(Naive(tower(), width=32), log), shuffled)
     torch.manual_seed(0)
-    model = fitted(kind(tower(), width=32, positions=10), log)
+    model = trained(kind(tower(), width=32, positions=10), log)
     assert ranks(model, shuffled) > naive + 0.02
     if kind is DBN:
         assert float(torch.sigmoid(model.continuation[0]).detach()) == pytest.approx(0.8, abs=0.05)

@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from list_training import tensors, trained
 from torch import nn
 
-from isolayer import InputError, metrics, parameter_groups, simulate
+from isolayer import InputError, metrics, simulate
 from isolayer.debias import DualHead, PositionPredictor
 from isolayer.debias.lists import Lists
 from isolayer.debias.ranking_loss import LOSSES, level_loss, list_loss
@@ -145,20 +146,11 @@ def tower():
     return nn.Sequential(nn.Linear(12, 32), nn.ReLU())
 
 
-def fitted(log, loss, lists=100, epochs=4):
+def fitted(log, loss):
     torch.manual_seed(0)
     model = DualHead(tower(), width=32, tasks=("click",), contexts={"position": 10}, loss=loss)
-    features, click = torch.from_numpy(log["features"]), torch.from_numpy(log["click"]).float()
-    context = {name: torch.from_numpy(log[name]).long() for name in ("position", "session")}
-    optimiser = torch.optim.Adam(parameter_groups(model, 1e-2))
-    for _ in range(epochs):
-        for chosen in torch.randperm(len(click) // 10).split(lists):
-            rows = (chosen.unsqueeze(1) * 10 + torch.arange(10)).view(-1)
-            outputs = model(features[rows], {name: ids[rows] for name, ids in context.items()})
-            optimiser.zero_grad()
-            model.loss(outputs, {"click": click[rows]}).backward()
-            optimiser.step()
-    return model.refit_served(features, {"click": click}).eval()
+    features, _, click = tensors(log)
+    return trained(model, log).refit_served(features, {"click": click}).eval()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Packed curves as columns of a file: whole numbers per curve, shapes in the facts; some of it is read when asked for.
 
-Beside the columns of :mod:`isolayer.curves.parquet_io` a file of packed curves has ``deviation`` (how much of each
-shape of its level a curve adds to its parent, as 32-bit integers, little endian), ``values`` (empty, or the whole
+Beside the columns of :mod:`isolayer.curves.parquet_io` a file of packed curves has ``deviation`` (for every curve, how
+much of each shape of its level it adds to its parent: 32-bit integers, little endian), ``values`` (empty, or the whole
 curve), the same for the logarithms of variances as ``spread`` and ``log_variance``, and ``knot_weight`` as bytes in
 steps up to ``largest_weight``. What packing means is said in :mod:`isolayer.fitting.packed`.
 """

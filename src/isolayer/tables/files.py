@@ -35,8 +35,8 @@ def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
         for name in types[first].keys() ^ types[file].keys():
             lacks, has = (first, file) if name in types[file] else (file, first)
             raise InputError(
-                f"files: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; write it "
-                "into all"
+                f"files: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; write "
+                "it into all"
             )
     for name in types[first]:
         _refuse_types(ask, reader, name, {file: types[file][name] for file in files})
@@ -63,8 +63,8 @@ def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) ->
         (largest,) = ask(f"SELECT max(abs({column}::HUGEINT)) FROM {reader}(?)", [whole]).fetchone()
         if largest is not None and largest > _EXACT:
             raise InputError(
-                f"files: expected whole numbers of {name!r} up to 2^53 where other files have fractions, got {largest}; "
-                "write it alike in all"
+                f"files: expected whole numbers of {name!r} up to 2^53 where other files have fractions, got "
+                f"{largest}; write it alike in all"
             )
 
 

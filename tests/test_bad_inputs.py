@@ -657,7 +657,10 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "fields": FIELD_NAMES,
             "interactions": INTERACTIONS,
             "audit_only": setting("distinct names", "name columns that correct nothing"),
-            "structure": setting("a Curves", "give the curves_ of a fit with fields", "None"),
+            "without": setting("names of fields or tuples of them", 'try ["user", ("hour", "device")]').but(
+                alone=([("hour",)], "~without: expected two or three different names of fields in each, got .*"),
+            ),
+            "structure": setting("Curves or their terms", "give the curves_ of a fit with fields", "None"),
             "scale": choice("logit", "prob"),
             "grid": setting('"auto" or a Grid', "try Grid(lower=-10, upper=10, step=0.2)"),
             "shrinkage": SHRINKAGE,

@@ -20,20 +20,20 @@ from sklearn.utils.validation import check_is_fitted
 from isolayer.calibrator_rows import RowReader
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Scale
-from isolayer.curves.fielded import field_names, with_fields, with_updated_fields
+from isolayer.curves.fielded import with_fields, with_updated_fields
 from isolayer.curves.fit_checks import refuse_beyond_grid, refuse_worse_than_constant, warn_of_probs
 from isolayer.curves.notebook import CalibratorForm
 from isolayer.errors import InputError, offered
-from isolayer.fitting.categories import context_names
-from isolayer.fitting.evidence import WeightKind, checked_kind
-from isolayer.fitting.fields import Interactions, most_terms
-from isolayer.fitting.forgetting import HalfLife, check_half_life
+from isolayer.fitting.combinations import Interactions, Name
+from isolayer.fitting.evidence import WeightKind
+from isolayer.fitting.forgetting import HalfLife
 from isolayer.fitting.frames import Rows
 from isolayer.fitting.hierarchy import Shrinkage
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.labels import refuse_one_class, two_classes, two_labels
+from isolayer.fitting.terms import Terms
 from isolayer.grid import Grid
-from isolayer.settings import choice, flag, instance, number, shown
+from isolayer.settings import instance
 
 Floats = NDArray[np.float64]
 
@@ -47,12 +47,16 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         fields: Names of further columns, or ``"all"`` for every column of the frame that has no other meaning. They are
             crossed, not nested: each adds a correction by its value to the logit of the curve, and combinations of them
             are found by their evidence. Numbers, text, booleans, dates and missing values are handled by their type.
-        interactions: How many combinations of fields to add at most: ``"auto"``, 0 for none, or a number. Or which:
-            tuples of names, such as ``[("hour", "device")]``.
+        interactions: How many combinations of fields to find at most: ``"auto"``, 0 for none, or a number. Or which to
+            add, whatever their evidence: ``[("hour", "device")]``; with ``"auto"`` or a number among them, others are
+            found besides.
+        without: What is left out: fields by their name, and combinations as tuples, such as ``[("hour", "device")]``,
+            with every combination that contains them.
         audit_only: Columns that must never be used for correction, such as protected ones, but be audited:
             ``fields="all"`` leaves them out, and the curves remember them for :func:`isolayer.audit`.
-        structure: Curves of an earlier fit with fields. Their fields, levels and combinations are kept, and the values
-            of frozen terms (:meth:`isolayer.fitting.terms.Terms.freeze`); all others are fitted to the new rows.
+        structure: Curves of an earlier fit with fields, or their ``terms``. Fields, levels and combinations are kept,
+            and the values of terms that are frozen, as in ``structure=curves.terms.freeze("hour")``; all others are
+            fitted to the new rows.
         scale: Whether scores are logits (``"logit"``, any real number) or probabilities (``"prob"``).
         grid: Where the knots of the curves are, on the logit scale. ``"auto"`` places them by the spread of the scores
             of the first fit, at round numbers, from two standard deviations below the least score to
@@ -94,8 +98,9 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         *,
         fields: Sequence[str] | str = (),
         interactions: Interactions = "auto",
+        without: Sequence[Name] = (),
         audit_only: Sequence[str] = (),
-        structure: Curves | None = None,
+        structure: Curves | Terms | None = None,
         scale: Scale = "logit",
         grid: Grid | Literal["auto"] = "auto",
         shrinkage: Shrinkage = "auto",
@@ -109,6 +114,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         self.contexts = contexts
         self.fields = fields
         self.interactions = interactions
+        self.without = without
         self.audit_only = audit_only
         self.structure = structure
         self.scale = scale
@@ -259,13 +265,11 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         from isolayer.tables.field_fit import fit_table_fields
         from isolayer.tables.field_rows import field_columns
 
-        self.fields_ = self._correcting(field_columns(table, spec, self.fields))
-        if self.structure is not None:
-            self.fields_ = self._structured_fields(self.structure)
+        self._settle_fields(field_columns(table, spec, self.fields))
         if self.fields_:
-            structure = None if self.structure is None else self.structure.terms
-            asked: dict[str, Any] = {"interactions": self.interactions, "structure": structure}
-            self.curves_: Curves = fit_table_fields(self.curves_, table, spec, self.fields_, **asked).curves
+            settings = self._term_settings()
+            self.curves_: Curves = fit_table_fields(self.curves_, table, spec, self.fields_, **settings).curves
+            self._forget_left_out()
 
     def apply_table(self, table: Any, score: str | None = None, *, prob: str = "calibrated_prob") -> Any:
         """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`.
@@ -340,27 +344,6 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         curves: Curves = self.curves_
         return curves if curves.scale == "logit" else curves.on_logits
 
-    def _check_settings(self) -> None:
-        context_names(self.contexts)
-        field_names(self.fields, None, ())
-        most_terms(self.interactions)
-        self._check_audit_only()
-        if self.structure is not None:
-            instance("structure", self.structure, Curves, advice="give the curves_ of a fit with fields")
-        checked_kind(self.weight_kind)
-        choice("scale", self.scale, ("logit", "prob"))
-        choice("missing", self.missing, ("error", "own"))
-        for name in ("strict", "monotone"):
-            flag(name, getattr(self, name))
-        if not isinstance(self.grid, Grid) and not (isinstance(self.grid, str) and self.grid == "auto"):
-            raise InputError(
-                f'grid: expected "auto" or a Grid, got {shown(self.grid)}; try Grid(lower=-10, upper=10, step=0.2)'
-            )
-        if self.negative_rate is not None and not isinstance(self.negative_rate, str):
-            advice = "give the share of the negatives that was kept"
-            number("negative_rate", self.negative_rate, 0, 1, ends="(]", advice=advice)
-        check_half_life(self.half_life)
-
     def _fit_sums(self, histogram: Histogram, classes: ArrayLike = (0, 1)) -> Self:
         """Fit the curves of sums, without fields."""
         self.classes_, self.fields_ = np.asarray(classes), tuple[str, ...]()
@@ -384,12 +367,9 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
     def _fit_fields(self, rows: Rows, labels: Floats, weight: Floats | None) -> Self:
         """Add the terms of the fields to the curves."""
         if self.fields_:
-            terms, given = (
-                None if self.structure is None else self.structure.terms,
-                self._labelled(rows, labels, weight),
-            )
-            settings: dict[str, Any] = {"interactions": self.interactions, "structure": terms}
-            self.curves_ = with_fields(self.curves_, given, self.fields_, **settings)
+            given = self._labelled(rows, labels, weight)
+            self.curves_ = with_fields(self.curves_, given, self.fields_, **self._term_settings())
+            self._forget_left_out()
         return self
 
     def _update_fields(self, before: Curves, rows: Rows, labels: Floats, weight: Floats | None, kept: float) -> Self:

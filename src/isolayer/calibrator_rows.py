@@ -1,4 +1,4 @@
-"""RowReader: how the settings of a calibrator read frames, arrays, weights and ages into rows and sums. No fit."""
+"""RowReader: the settings of a calibrator, checked, and how they read frames, weights and ages into rows and sums."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Scale, logit_of
 from isolayer.curves.fielded import LabelledRows, field_names
 from isolayer.errors import InputError
+from isolayer.fitting.categories import context_names
 from isolayer.fitting.columns import weights
-from isolayer.fitting.evidence import WeightKind, WeightsAreNotCounts, doubtful_counts
-from isolayer.fitting.forgetting import HalfLife, ages, kept_share
+from isolayer.fitting.combinations import Interactions, Name, check_interactions, check_without
+from isolayer.fitting.evidence import WeightKind, WeightsAreNotCounts, checked_kind, doubtful_counts
+from isolayer.fitting.forgetting import HalfLife, ages, check_half_life, kept_share
 from isolayer.fitting.frames import Rows, column_names, read_rows, refuse_missing
 from isolayer.fitting.histogram import LEAST_WEIGHT, Histogram
 from isolayer.fitting.negative_rates import checked_rates
+from isolayer.fitting.terms import Terms
 from isolayer.grid import Grid, Spread
+from isolayer.settings import choice, flag, number, shown, text
 from isolayer.settings import names as checked_names
-from isolayer.settings import text
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +35,10 @@ class RowReader:
 
     contexts: Sequence[str]
     fields: Sequence[str] | str
+    interactions: Interactions
+    without: Sequence[Name]
     audit_only: Sequence[str]
-    structure: Curves | None
+    structure: Curves | Terms | None
     scale: Scale
     grid: Grid | Literal["auto"]
     missing: str
@@ -44,6 +49,55 @@ class RowReader:
     histogram_: Histogram
     score_name_: str | None
     _latest: float | None
+
+    def _check_settings(self) -> None:
+        """Raise unless every setting is one."""
+        context_names(self.contexts)
+        field_names(self.fields, None, ())
+        self._check_terms()
+        self._check_audit_only()
+        checked_kind(self.weight_kind)
+        choice("scale", self.scale, ("logit", "prob"))
+        choice("missing", self.missing, ("error", "own"))
+        for name in ("strict", "monotone"):
+            flag(name, getattr(self, name))
+        if not isinstance(self.grid, Grid) and not (isinstance(self.grid, str) and self.grid == "auto"):
+            raise InputError(
+                f'grid: expected "auto" or a Grid, got {shown(self.grid)}; try Grid(lower=-10, upper=10, step=0.2)'
+            )
+        if self.negative_rate is not None and not isinstance(self.negative_rate, str):
+            advice = "give the share of the negatives that was kept"
+            number("negative_rate", self.negative_rate, 0, 1, ends="(]", advice=advice)
+        check_half_life(self.half_life)
+
+    def _check_terms(self) -> None:
+        """Settings that say which terms of fields there are."""
+        check_interactions(self.interactions)
+        check_without(self.without)
+        if self.structure is None:
+            return
+        given: object = self.structure
+        if not isinstance(given, Curves | Terms):
+            got = f"expected Curves or their terms, got {shown(given)}"
+            raise InputError(f"structure: {got}; give the curves_ of a fit with fields")
+        if self.interactions != "auto":
+            asked = f"expected none with a structure, which has its own, got {shown(self.interactions)}"
+            raise InputError(f"interactions: {asked}; leave out one")
+
+    def _term_settings(self) -> dict[str, Any]:
+        """Which terms to fit, as :func:`isolayer.curves.fielded.with_fields` is told."""
+        if self.structure is not None:
+            return {"structure": self._structure_terms()}
+        return {"interactions": self.interactions, "without": tuple(self.without)}
+
+    def _structure_terms(self) -> Terms:
+        """The terms of the structure but those that are left out."""
+        found = self.structure.terms if isinstance(self.structure, Curves) else self.structure
+        if found is None or not found.terms:
+            raise InputError(
+                "structure: expected curves fitted with fields, got curves without; fit them with fields first"
+            )
+        return found.without(*self.without)
 
     def _labelled(self, rows: Rows, labels: Floats, weight: Floats | None) -> LabelledRows:
         """Rows as the terms of fields are fitted to them."""
@@ -59,10 +113,18 @@ class RowReader:
         if self.fields == "all" and names is not None:
             score = score or "score"
         used = [score or "", *self.contexts, *self._other_columns()]
-        self.fields_ = self._correcting(field_names(self.fields, names, used))
-        if self.structure is not None:
-            self.fields_ = self._structured_fields(self.structure)
+        self._settle_fields(field_names(self.fields, names, used))
         return score
+
+    def _settle_fields(self, found: tuple[str, ...]) -> None:
+        """The fields of a fit: those found but for those that are only audited, or those of the structure."""
+        self.fields_ = self._correcting(found)
+        if self.structure is not None:
+            self.fields_ = self._structured_fields(self._structure_terms())
+
+    def _forget_left_out(self) -> None:
+        """After a fit, fields that were left out are not needed any more."""
+        self.fields_ = tuple(name for name in self.fields_ if name not in self.without)
 
     def _check_audit_only(self) -> None:
         """Columns that may only be audited are named, and used for nothing else."""
@@ -84,11 +146,10 @@ class RowReader:
         only = list(self.audit_only)
         return replace(curves, settings={**curves.settings, "audit_only": only}) if only else curves
 
-    def _structured_fields(self, structure: Curves) -> tuple[str, ...]:
+    def _structured_fields(self, structure: Terms) -> tuple[str, ...]:
         """The fields of an earlier fit, which have to be among those of this one."""
-        wanted = () if structure.terms is None else structure.terms.columns
-        own = tuple(name for name in wanted if name not in self.contexts)
-        if set(own) - set(self.fields_) or not wanted:
+        own = tuple(name for name in structure.columns if name not in self.contexts)
+        if set(own) - set(self.fields_):
             raise InputError(
                 f"structure: expected curves fitted with fields among {list(self.fields_)}, got "
                 f"{list(own)}; name the same fields"

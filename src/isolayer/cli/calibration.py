@@ -13,12 +13,10 @@ from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
 from isolayer.cli.days import Id, first_files, ids_of, names_and_files, refuse_empty, with_day, without_day
 from isolayer.cli.fields import (
-    Structure,
     advice_for_held,
     field_options,
     largest_change,
     refuse_taking_out,
-    structure_of,
     terms_figures,
     updated_fields,
     with_fields,
@@ -49,6 +47,7 @@ from isolayer.cli.sums import (
     noted,
     quality,
 )
+from isolayer.cli.term_options import Freeze, Interactions, Structure, TermOptions, Without
 from isolayer.curves.curves import Curves
 from isolayer.curves.summary import falling
 from isolayer.errors import InputError
@@ -67,7 +66,10 @@ def fit(
         typer.Option(help="Columns that correct the score, crossed: comma-separated, or all for every other column."),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out of --fields all.")] = None,
+    interactions: Interactions = None,
+    without: Without = None,
     structure: Structure = None,
+    freeze: Freeze = None,
     audit_only: AuditOnly = None,
     weight: Weight = None,
     weight_kind: WeightKind = "frequency",
@@ -101,8 +103,11 @@ def fit(
     fitted to all rows; a sample chooses them if there are very many. Columns of --audit-only, such as protected ones,
     correct nothing; where the calibrator is off by them is printed, and `isolayer audit --curves` looks at them again.
 
+    --interactions 0 adds no combinations, --interactions 'hour x device' this one whatever its evidence, and with
+    --interactions auto as well others besides; --without 'hour x device' never has it.
+
     With --structure curves.parquet the fields, levels and combinations are those of an earlier fit, and so are the
-    columns that no option names; only their values are fitted to this log.
+    columns that no option names; only their values are fitted to this log, and not those of --freeze hour.
 
     With --holdout 0.2 a fifth of the rows is left out, and the calibrator is judged on them: the latest days if --date
     is given, else the clusters of --cluster, else rows by a hash of their score. `isolayer report --held-out` shows it
@@ -121,7 +126,8 @@ def fit(
     if sums is not None and sums.resolve() == out.resolve():
         raise InputError(f"--sums: expected another file than --out, got {str(sums)!r} for both; rename one")
     table = read(log)
-    earlier = None if structure is None else structure_of(structure, fields)
+    options = TermOptions(structure, interactions, without, freeze)
+    earlier = options.earlier(fields)
     by = distinct(names(contexts, table.columns), "--contexts") or (earlier.contexts if earlier else ())
     correcting = earlier.fields if earlier else names(fields, table.columns)
     audited = audit_columns(audit_only, (*by, *correcting), table.columns)
@@ -142,7 +148,7 @@ def fit(
     chosen = list(earlier.fields) if earlier else fields
     crossed = field_options(chosen, exclude, list(table.columns), histogram, by, audit_only)
     if crossed:
-        curves = with_terms(curves, fitted, histogram, crossed, missing, earlier.terms if earlier else None)
+        curves = with_terms(curves, fitted, histogram, crossed, missing, options.asked(table.columns, earlier))
     curves = left_for_audits(audited, curves, fitted, histogram)
     judged = {} if part is None else part.judged(rows, curves)
     rows = replace(rows, table=fitted, scale=used, grid=curves.grid)

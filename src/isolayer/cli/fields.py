@@ -1,42 +1,25 @@
-"""The options of `fit` that name fields, and the terms that are fitted to them."""
+"""Fields on the command line: which columns they are, their terms fitted, and logs read with them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from isolayer.cli.columns import column, distinct, names
 from isolayer.cli.output import note
-from isolayer.cli.sums import Rows, load, spec_of
+from isolayer.cli.sums import Rows, spec_of
 from isolayer.curves.curves import Curves
 from isolayer.curves.field_log import FieldLog, PairedLog
 from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError
+from isolayer.fitting.combinations import written
 from isolayer.fitting.histogram import Histogram
-from isolayer.fitting.terms import Terms
 
-Structure = Annotated[
-    Path | None,
-    typer.Option(help="A calibrator with fields, as `fit` wrote it, whose fields and combinations to keep."),
-]
 _SHOWN = 5  # segments that are printed
 _MOST_ROWS = 2_000_000  # of a day that is added; more are sampled
-
-
-def structure_of(path: Path, fields: Sequence[str] | None) -> Curves:
-    """The calibrator whose structure is kept, which says what the fields are."""
-    earlier = load(path, "--structure")
-    if earlier.terms is None:
-        raise InputError(
-            f"--structure: expected a calibrator with fields, got {str(path)!r} without; fit with --fields"
-        )
-    if fields:
-        raise InputError("--structure: expected no --fields, which the structure says, got both; leave out one")
-    return earlier
 
 
 def field_options(
@@ -68,7 +51,7 @@ def field_options(
 
 
 def with_terms(
-    curves: Curves, table: Any, sums: Histogram, fields: tuple[str, ...], missing: str, structure: Terms | None = None
+    curves: Curves, table: Any, sums: Histogram, fields: tuple[str, ...], missing: str, asked: dict[str, Any]
 ) -> Curves:
     """The curves with terms of fields, fitted to the rows of a table; the clearest segments are printed."""
     from isolayer.tables.field_fit import fit_table_fields
@@ -86,11 +69,14 @@ def with_terms(
         negative_rate=told["negative_rate"],
         weight_kind=told["weight_kind"],
     )
-    fitted, scans, sample = fit_table_fields(curves, table, spec, fields, structure=structure)
-    if structure is None and sample < 0.9 * sums.rows:
+    fitted, scans, sample = fit_table_fields(curves, table, spec, fields, **asked)
+    if "structure" not in asked and sample < 0.9 * sums.rows:
         note(f"fields: chosen on a sample of {sample:,} of {sums.rows:,} rows, fitted to all in {scans} scans")
-    for segment in fitted.terms.segments(_SHOWN) if fitted.terms else []:
-        note(f"off: {segment}")
+    if fitted.terms is not None:
+        crossed = [written(name) for name in fitted.terms.names if not isinstance(name, str)]
+        note(f"combinations: {', '.join(crossed) or 'none'}")
+        for segment in fitted.terms.segments(_SHOWN):
+            note(f"off: {segment}")
     return fitted
 
 

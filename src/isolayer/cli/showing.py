@@ -15,6 +15,7 @@ from isolayer.cli.logs import Json
 from isolayer.cli.output import show as show_figures
 from isolayer.curves.curves import Curves
 from isolayer.curves.verified_file import read_verified
+from isolayer.fitting.combinations import written
 from isolayer.fitting.histogram import Histogram
 
 _SEGMENTS = 10  # of fields that are explained
@@ -66,7 +67,10 @@ def _terms(curves: Curves) -> dict[str, list[str]]:
     """What the terms of fields are about, and what they correct most clearly, in sentences."""
     if curves.terms is None:
         return {}
-    names = [name if isinstance(name, str) else " and ".join(name) for name in curves.terms.names]
+    names = [
+        written(name) + " (frozen)" * term.frozen
+        for name, term in zip(curves.terms.names, curves.terms.terms, strict=True)
+    ]
     return {"terms": names, "corrects": [str(one) for one in curves.terms.segments(_SEGMENTS)]}
 
 

@@ -16,8 +16,9 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Floats
 from isolayer.errors import InputError
 from isolayer.fitting.columns import same_length
+from isolayer.fitting.combinations import Interactions, Name
 from isolayer.fitting.field_updates import update
-from isolayer.fitting.fields import Interactions, data_of, fit_fields
+from isolayer.fitting.fields import data_of, fit_fields
 from isolayer.fitting.histogram import LEAST_WEIGHT
 from isolayer.fitting.terms import Terms
 from isolayer.settings import listed, shown
@@ -65,6 +66,7 @@ def with_fields(
     fields: Sequence[str],
     *,
     interactions: Interactions = "auto",
+    without: Sequence[Name] = (),
     structure: Terms | None = None,
 ) -> Curves:
     """The curves with terms of some fields, fitted to rows.
@@ -76,7 +78,8 @@ def with_fields(
         curves: The base curves.
         rows: The rows; those without weight are left out.
         fields: Names of the field columns.
-        interactions: How many combinations of fields to add at most, or which.
+        interactions: How many combinations of fields to find at most, or which to add.
+        without: Fields and combinations that are left out.
         structure: Terms of an earlier fit, whose levels and combinations are kept.
 
     >>> from isolayer.grid import Grid
@@ -94,6 +97,7 @@ def with_fields(
         rows.weight,
         rate=rows.rate,
         interactions=interactions,
+        without=without,
         structure=structure,
     )
     return replace(curves, terms=terms, settings={**curves.settings, "fields": list(fields)})

@@ -1,4 +1,4 @@
-"""Which combinations of fields are added to a fit: those with the most evidence, or those that were asked for."""
+"""Which combinations of fields are added to a fit: those that were asked for, then those with the most evidence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.backfitting import Backfit, Block, by_level
+from isolayer.fitting.combinations import Choice
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.field_levels import Field
 from isolayer.fitting.interactions import Candidate, View, cells_of, evidence, extended, name_of, pairs, views
@@ -28,11 +29,14 @@ class Added(NamedTuple):
     evidence: float
 
 
-def search(fit: Backfit, data: Data, fields: Sequence[Field], most: int) -> list[Added]:
-    """Add interactions by evidence, a few at a time, until none has enough; what was added, in order."""
+def search(fit: Backfit, data: Data, fields: Sequence[Field], choice: Choice) -> list[Added]:
+    """Add what a choice asks for, then others by evidence, a few at a time, until none has enough; all, in order."""
     found, rows = _views(fit, data, fields), round(float(data.rows.weight.sum()))
-    open_, chosen = pairs(found, rows), list[Added]()
+    chosen = _add_asked(fit, data, found, choice.asked)
+    wider = {name_of(more): more for one in chosen for more in extended(one.views, found, _ORDER, rows)}
+    open_ = [one for one in [*pairs(found, rows), *wider.values()] if choice.allows(_fields(one))]
     seen = {name_of(candidate) for candidate in open_}
+    most = len(chosen) + choice.most
     while open_ and len(chosen) < most:
         gains = _evidences(fit, data, open_)
         best = _best(open_, gains, min(_AT_ONCE, most - len(chosen)))
@@ -41,7 +45,8 @@ def search(fit: Backfit, data: Data, fields: Sequence[Field], most: int) -> list
         more = list[Candidate]()
         for i in best:
             chosen.append(Added(open_[i], _add(fit, data, open_[i]), float(gains[i])))
-            more += [one for one in extended(open_[i], found, _ORDER, rows) if name_of(one) not in seen]
+            larger = [one for one in extended(open_[i], found, _ORDER, rows) if choice.allows(_fields(one))]
+            more += [one for one in larger if name_of(one) not in seen]
             seen |= {name_of(one) for one in more}
         taken = set(best)
         open_ = [one for i, one in enumerate(open_) if i not in taken and gains[i] > 0] + more
@@ -80,15 +85,19 @@ def _best(candidates: Sequence[Candidate], gains: Floats, most: int) -> list[int
     for i in np.argsort(-gains, kind="stable").tolist():
         if gains[i] <= enough or len(found) == most:
             break
-        found.setdefault(tuple(view.field for view in candidates[i]), i)
+        found.setdefault(_fields(candidates[i]), i)
     return list(found.values())
 
 
-def add_asked(fit: Backfit, data: Data, fields: Sequence[Field], asked: Sequence[tuple[int, ...]]) -> list[Added]:
+def _fields(candidate: Candidate) -> tuple[int, ...]:
+    return tuple(view.field for view in candidate)
+
+
+def _add_asked(fit: Backfit, data: Data, found: Sequence[View], asked: Sequence[tuple[int, ...]]) -> list[Added]:
     """Add the interactions of some fields, each at the resolutions with the most evidence."""
-    found, chosen = _views(fit, data, fields), list[Added]()
+    chosen = list[Added]()
     for places in asked:
-        own = [[view for view in found if view.field == place] for place in sorted(places)]
+        own = [[view for view in found if view.field == place] for place in places]
         candidates = list(product(*own))
         gains = _evidences(fit, data, candidates)
         best = int(gains.argmax())

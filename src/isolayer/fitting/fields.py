@@ -9,31 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.errors import InputError
 from isolayer.fitting.backfitting import Backfit, Block, Rows
 from isolayer.fitting.categories import Column
+from isolayer.fitting.combinations import Choice, Interactions, Name, choice_of, left
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.field_guard import guard, last_curve, left_out
 from isolayer.fitting.field_levels import BINS, Field, fields_of, kind_of, levels_of, number_of, refuse_infinite
 from isolayer.fitting.field_refit import GUARDED, RowSums, refit, share_for
-from isolayer.fitting.field_search import Added, add_asked, search
+from isolayer.fitting.field_search import Added, search
 from isolayer.fitting.interactions import View
 from isolayer.fitting.terms import Term, Terms
-from isolayer.settings import count, shown
 
 Floats = NDArray[np.float64]
-Interactions = Literal["auto"] | int | Sequence[Sequence[str]]
 
 _SWEEPS, _STILL = 12, 0.01  # sweeps of the main effects, and the change that ends them
 _LAST_SWEEPS = 6  # of all terms, while strengths of interactions settle
 _WARM = 2  # sweeps before the strengths are chosen
 _SAMPLE = 100_000  # rows on which the first sweeps run
-_MOST_TERMS = 40  # interactions in all
 _QUANTILES = (0.03, 0.97)  # of the base logit, between which tilts act
 _ROWS_PER_BIN, _LEAST_BINS = 30, 16  # of a number, where rows are few
 _NARROW = 1e-3  # a range of base logits below this has no tilts
@@ -47,6 +43,7 @@ def fit_fields(
     *,
     rate: Floats | float = 1.0,
     interactions: Interactions = "auto",
+    without: Sequence[Name] = (),
     structure: Terms | None = None,
 ) -> Terms:
     """Fit the terms of all fields, and the last curve over their sum.
@@ -57,8 +54,9 @@ def fit_fields(
         columns: The fields by name, each of shape ``[n]``.
         weight: How often each row counts, shape ``[n]``; by default 1.
         rate: Share of the negatives that was kept when rows were sampled.
-        interactions: How many combinations of fields to add at most; ``"auto"`` is up to 40. Or which to add: tuples
-            of names.
+        interactions: How many combinations of fields to find at most; ``"auto"`` is up to 40. Or which to add: tuples
+            of names, with a number or ``"auto"`` among them to find others besides.
+        without: Fields that are left out, and combinations that are, with those that contain them.
         structure: Terms of an earlier fit, whose levels and combinations are kept, and the values of those frozen.
 
     >>> rng = np.random.default_rng(0)
@@ -74,15 +72,16 @@ def fit_fields(
             refuse_infinite(name, int(np.isinf(number_of(name, values, None)).sum()))
     if structure is None:
         fields = fields_of(columns, weight, bins=int(np.clip(weight.sum() // _ROWS_PER_BIN, _LEAST_BINS, BINS)))
-        outline = Terms(fields, (), *_range(base, weight))
+        outline = Terms(left(fields, without), (), *_range(base, weight))
     else:
-        outline = replace(structure, last=None)
+        outline = replace(structure.without(*without), last=None)
     if not outline.fields:
         return outline
     data = data_of(outline, base, label, columns, weight, rate)
-    terms = _fit(data, outline, interactions) if structure is None else structure_values(data, outline)
+    choice = choice_of(interactions, without, outline.fields) if structure is None else Choice(0)
+    terms = _fit(data, outline, choice) if structure is None else structure_values(data, outline)
     if structure is None and len(data) <= GUARDED:
-        terms = terms.kept(guard(data, outline, lambda some: _fit(some, outline, interactions)))
+        terms = terms.kept(guard(data, outline, lambda some: _fit(some, outline, choice)))
     return terms if terms.share == 0 else replace(terms, last=last_curve(left_out(data, terms, rate)))
 
 
@@ -99,34 +98,6 @@ def structure_values(data: Data, structure: Terms) -> Terms:
     return refit(structure, RowSums(data, structure), share=share_for(structure, len(data))).terms
 
 
-def most_terms(interactions: Interactions) -> int:
-    """The number of interactions that a setting allows.
-
-    >>> most_terms("auto"), most_terms(0), most_terms([("hour", "device")])
-    (40, 0, 1)
-    """
-    if isinstance(interactions, str) and interactions == "auto":
-        return _MOST_TERMS
-    if isinstance(interactions, list | tuple) and all(isinstance(names, list | tuple) for names in interactions):
-        for names in interactions:
-            if not (all(isinstance(name, str) for name in names) and 2 <= len(set(names)) == len(names) <= 3):
-                rule = "expected two or three different names of fields in each"
-                raise InputError(f'interactions: {rule}, got {shown(names)}; try ("hour", "device")')
-        return len(interactions)
-    return count("interactions", interactions, 0, advice='0 is none; or "auto"')
-
-
-def _asked(interactions: Interactions, fields: Sequence[Field]) -> list[tuple[int, ...]]:
-    """Places of the fields of every interaction that is asked for by name."""
-    if not isinstance(interactions, list | tuple):
-        return []
-    place = {one.name: i for i, one in enumerate(fields)}
-    for name in (name for names in interactions for name in names):
-        if name not in place:
-            raise InputError(f"interactions: expected names of fields, got {name!r}; the fields are {list(place)}")
-    return [tuple(place[name] for name in names) for names in interactions]
-
-
 def _range(base: Floats, weight: Floats) -> tuple[float, float]:
     """Two quantiles of the base logit, a little apart even if all are equal."""
     order = np.argsort(base)
@@ -136,11 +107,11 @@ def _range(base: Floats, weight: Floats) -> tuple[float, float]:
     return (lower, upper) if upper - lower > _NARROW else (lower - 0.5, lower + 0.5)
 
 
-def _fit(data: Data, outline: Terms, interactions: Interactions) -> Terms:
+def _fit(data: Data, outline: Terms, choice: Choice) -> Terms:
     """Main effects and interactions of these rows: strengths by sweeps, then all values together."""
     fields = outline.fields
-    fit, asked = _main_effects(data, fields), _asked(interactions, fields)
-    chosen = add_asked(fit, data, fields, asked) if asked else search(fit, data, fields, most_terms(interactions))
+    fit = _main_effects(data, fields)
+    chosen = search(fit, data, fields, choice)
     for _ in range(_LAST_SWEEPS if chosen else 0):
         if fit.sweep() < _STILL:
             break

@@ -248,7 +248,9 @@ class Terms:
         return replace(self, terms=terms, shared=shared, share=share)
 
     def without(self, *names: str | Sequence[str]) -> Terms:
-        """The terms but some: a field, with every combination that it is part of, or one combination.
+        """The terms but some: a field or a combination, with every combination that it is part of.
+
+        A field that no term is left of is gone too, so that its column is not needed any more.
 
         >>> Terms((Field("hour", "number"),), (), -1.0, 1.0).without("day")
         Traceback (most recent call last):
@@ -256,7 +258,12 @@ class Terms:
         isolayer.errors.InputError: term: expected a field or a combination of these terms, got 'day'; they have []
         """
         gone = {place for name in names for place in self._places(name, partly=True)}
-        return replace(self, terms=tuple(term for place, term in enumerate(self.terms) if place not in gone))
+        terms = [term for place, term in enumerate(self.terms) if place not in gone]
+        used = sorted({place for term in terms for place in term.fields})
+        at = {place: number for number, place in enumerate(used)}
+        moved = (tuple(view._replace(field=at[view.field]) for view in term.views) for term in terms)
+        kept = tuple(replace(term, views=views) for term, views in zip(terms, moved, strict=True))
+        return replace(self, fields=tuple(self.fields[place] for place in used), terms=kept)
 
     def freeze(self, *names: str | Sequence[str]) -> Terms:
         """The terms, of which some keep their values when they are the structure of another fit; by default all."""
@@ -271,10 +278,10 @@ class Terms:
         return [own[0] if len(own) == 1 else own for own in found]
 
     def _places(self, name: str | Sequence[str], *, partly: bool = False) -> list[int]:
-        """Places of the terms of a name; of a single field also its combinations, if ``partly``."""
+        """Places of the terms of a name; also those of combinations that contain it, if ``partly``."""
         wanted = {name} if isinstance(name, str) else set(name)
         own = [{found} if isinstance(found, str) else set(found) for found in self.names]
-        places = [i for i, one in enumerate(own) if one == wanted or (partly and len(wanted) == 1 and wanted < one)]
+        places = [i for i, one in enumerate(own) if one == wanted or (partly and wanted < one)]
         if not places:
             raise InputError(
                 f"term: expected a field or a combination of these terms, got {name!r}; they have {self.names}"

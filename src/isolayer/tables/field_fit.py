@@ -21,12 +21,12 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.export.sql_sums import left_out_query, sums_query
 from isolayer.curves.fielded import with_fields
 from isolayer.fitting.backfitting import Block, Sums
+from isolayer.fitting.combinations import Interactions, Name
 from isolayer.fitting.field_data import Tally
 from isolayer.fitting.field_guard import last_curve
 from isolayer.fitting.field_levels import refuse_infinite
 from isolayer.fitting.field_refit import blocks_of, refit, share_for
 from isolayer.fitting.field_solver import Scan
-from isolayer.fitting.fields import Interactions
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.terms import LAST_GRID, Term, Terms
 from isolayer.tables.apply_fields import as_fitted, dialect_of
@@ -65,6 +65,7 @@ def fit_table_fields(
     fields: Sequence[str],
     *,
     interactions: Interactions = "auto",
+    without: Sequence[Name] = (),
     structure: Terms | None = None,
     most: int = MOST_ROWS,
 ) -> TableFit:
@@ -75,7 +76,8 @@ def fit_table_fields(
         source: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
         spec: What its columns mean.
         fields: Names of the field columns.
-        interactions: How many combinations of fields to add at most, or which.
+        interactions: How many combinations of fields to find at most, or which to add.
+        without: Fields and combinations that are left out.
         structure: Terms of an earlier fit, whose structure is kept; then no row leaves the engine.
         most: Tables of more rows are sampled to choose the terms, and fitted by sums.
 
@@ -92,9 +94,11 @@ def fit_table_fields(
             rows, total = labelled_rows(source, spec, fields, most=most)
             if total > most:
                 _refuse_infinite(source, spec, fields)
-            curves, sample = with_fields(curves, rows, fields, interactions=interactions), len(rows.logit)
+            curves = with_fields(curves, rows, fields, interactions=interactions, without=without)
+            sample = len(rows.logit)
             structure = curves.terms if total > most else None
         else:
+            structure = structure.without(*without)
             source = as_fitted(source, structure)
             _refuse_infinite(source, spec, fields)
         if structure is not None and structure.fields:

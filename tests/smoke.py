@@ -24,9 +24,9 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("torch", "data", "onnx", "report", "train", "cli")
+EXTRAS = ("torch", "data", "onnx", "report", "train", "boosting", "integrations", "cli")
 ENVIRONMENTS = ("core", *EXTRAS, "all", "lowest")
-WITH_TORCH = ("torch", "train", "all", "lowest")
+WITH_TORCH = ("torch", "train", "boosting", "all", "lowest")
 LARGEST_WHEEL, LARGEST_CORE, SLOWEST_IMPORT = 400, 450, 1.0  # kB, MB, seconds
 
 # What the suite's core is, and what it needs besides the package.
@@ -95,7 +95,7 @@ def install(folder: Path, wheel: Path, name: str) -> Path:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", constraints)
     if name in WITH_TORCH:  # first, so that nothing else can ask for another build of it
         run(*pip, f"torch=={pinned('torch')}")
-    extra = {"core": "", "lowest": "[all]"}.get(name, f"[{name}]")
+    extra = {"core": "", "lowest": "[all,integrations]"}.get(name, f"[{name}]")
     run(*pip, f"{wheel}{extra}", *tools)
     return python
 

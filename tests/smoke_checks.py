@@ -105,14 +105,42 @@ def cli():
     np.testing.assert_allclose(Curves.load(FOLDER / "cli.parquet").predict_proba(ROWS["score"], ROWS), PROB, atol=1e-6)
 
 
-EXTRAS = {"torch": torch, "data": data, "onnx": onnx, "report": report, "train": train, "cli": cli}
-BROUGHT = {"core": (), "train": ("torch", "train"), "cli": ("cli", "data", "report"), "all": EXTRAS, "lowest": EXTRAS}
+def boosting():
+    log = isolayer.simulate.debias_feed("position").log(100, seed=1)
+    for engine in ("lightgbm", "xgboost"):
+        ranker = isolayer.debias.BoostedRanker({"position": 10}, engine=engine, curves="trees", rounds=5)
+        ranker.fit(log["features"], log["click"], {"position": log["position"]}, lists=log["session"])
+        assert np.isfinite(ranker.predict(log["features"])).all()
+
+
+def integrations():
+    import pandas as pd
+
+    from isolayer import mlflow
+
+    mlflow.save_model(CURVES, FOLDER / "mlflow")
+    again = mlflow.load_model(str(FOLDER / "mlflow"))
+    np.testing.assert_array_equal(again.predict_proba(ROWS["score"], pd.DataFrame(ROWS)), PROB)
+
+
+EXTRAS = {"torch": torch, "data": data, "onnx": onnx, "report": report, "train": train}
+EXTRAS |= {"boosting": boosting, "integrations": integrations, "cli": cli}
+BROUGHT = {
+    "core": (),
+    "train": ("torch", "train"),
+    "boosting": ("torch", "boosting"),
+    "cli": ("cli", "data", "report"),
+    "all": [extra for extra in EXTRAS if extra != "integrations"],
+    "lowest": EXTRAS,
+}
 ASKING = {
     "torch": "isolayer.DualHead",
     "data": "CURVES.apply_table(LOG)",
     "onnx": "CURVES.to_onnx(FOLDER / 'no.onnx')",
     "report": "CURVES.plot()",
     "train": "isolayer.errors.need('isolayer.training.train')",
+    "boosting": "isolayer.errors.need('lightgbm')",
+    "integrations": "isolayer.errors.need('mlflow.pyfunc')",
     "cli": "isolayer.errors.need('isolayer.cli.app')",
 }
 

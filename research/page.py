@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from research.claims import claims_page
 from research.registry import EXPERIMENTS
 from research.result import VERDICTS
 
@@ -20,9 +21,12 @@ and others did not. Some parts ask for more than the paper says, such as ranking
 The data are simulated unless a study says otherwise, so figures agree with the paper's in sign and order rather than in
 size; intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Intervals
 of studies on real data are over resampled users, queries or rows, and over seeds where something is trained from one.
+
+[What holds and what does not](claims.md) goes through the paper claim by claim.
 """
 REPRODUCED = "reproduced"  # the folder of numbers and pictures beside the summary
 STUDIES = "studies"  # the folder of pages beside the summary
+CLAIMS = "claims.md"  # the page of the paper's claims beside the summary
 _FOLDED = 30  # rows from which on a table is folded away
 
 
@@ -76,6 +80,7 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
         if document["picture"]:
             shutil.copyfile(out / document["picture"], folder / document["picture"])
     page.write_text(results_page(folder))
+    page.with_name(CLAIMS).write_text(claims_page(folder))
     (page.parent / STUDIES).mkdir(exist_ok=True)
     for name, text in study_pages(folder).items():
         (page.parent / STUDIES / f"{name}.md").write_text(text)

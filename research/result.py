@@ -165,6 +165,15 @@ class Part:
         return " and ".join(f"{side} {bound:g}" for side, bound in bounds if math.isfinite(bound))
 
 
+def outcome_of(parts: Sequence[Held]) -> str:
+    """What parts come to: the worst of them, but ``held in part`` when another one held.
+
+    >>> outcome_of(["held", "held in direction"]), outcome_of(["did not hold", "held"])
+    ('held in direction', 'held in part')
+    """
+    return "held in part" if {"held", "did not hold"} <= set(parts) else max(parts, key=VERDICTS.index)
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table: the paper's figure, if it has one, beside ours."""
@@ -200,8 +209,7 @@ class Result:
         >>> Result((), (Part("one", certain(1), above=0), Part("two", certain(1), below=0))).held
         'held in part'
         """
-        found = {part.held for part in self.parts}
-        return "held in part" if {"held", "did not hold"} <= found else max(found, key=VERDICTS.index)
+        return outcome_of([part.held for part in self.parts])
 
     @property
     def verdict(self) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from research import page, registry, runner
+from research.claims import ANEW, CLAIMS, NOT_RUN, Claim, claims_page
 from research.result import FIRST_SEED
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -45,6 +46,8 @@ def test_a_quick_run_comes_to_numbers_a_table_a_picture_and_a_verdict(experiment
     assert seen[-1].done == seen[-1].total == len(experiment.load().units(quick=True, seeds=2))
     assert document["command"] == f"python -m research {name} --quick"
     assert document["seeds"] in ([0], [0, 1])
+    for claim in CLAIMS:
+        assert claim.study != name or claim.decided(document["parts"])
     estimates = [row["ours"] for row in document["rows"]] + document["parts"]
     assert all(math.isfinite(one["value"]) and one["lower"] <= one["value"] <= one["upper"] for one in estimates)
     assert [part["held"] for part in document["parts"]] == [judged(part) for part in document["parts"]]
@@ -79,8 +82,24 @@ def test_an_interrupted_run_keeps_what_was_finished_and_says_so(tmp_path):
     assert all(one["numbers"] for one in saved)
 
 
+def test_the_papers_claims_name_studies_and_explain_only_the_outcome_that_was_explained():
+    assert {claim.study for claim in CLAIMS} <= {experiment.name for experiment in registry.EXPERIMENTS}
+    claim = Claim("It rises", "table 9", "made-up", ("b", "a"), "Somewhere.", "held in part", "Because.")
+    parts = [
+        {"says": says, "held": held, "value": 1.0, "lower": 1.0, "upper": 1.0, "must": "above 0"}
+        for says, held in (("a rises", "held"), ("b rises", "did not hold"), ("c rises", "held in direction"))
+    ]
+    said = claim.row({"parts": parts})
+    assert said.endswith("| **held in part** | b rises: 1, must be above 0 | Because. |")
+    parts[1]["held"] = "held"
+    assert claim.row({"parts": parts}).endswith(f"| **held** | b rises: 1, must be above 0 | {ANEW} |")
+    assert claim.row(None).endswith(f"| **{NOT_RUN}** |  |  |")
+    assert claim.row({"parts": parts[2:]}).endswith(f"| **{NOT_RUN}** |  |  |")
+
+
 def test_the_committed_pages_are_those_of_the_committed_numbers():
     assert (DOCS / "results.md").read_text() == page.results_page(DOCS / page.REPRODUCED)
+    assert (DOCS / page.CLAIMS).read_text() == claims_page(DOCS / page.REPRODUCED)
     committed = {path.stem: path.read_text() for path in (DOCS / page.STUDIES).glob("*.md")}
     assert committed == page.study_pages(DOCS / page.REPRODUCED)
 

@@ -70,7 +70,7 @@ def column_names(frame: Any) -> list[str] | None:
     >>> column_names({"score": [1.0]}), column_names(np.zeros(3))
     (['score'], None)
     """
-    if isinstance(frame, Mapping):
+    if isinstance(frame, Mapping) and not hasattr(frame, "shape"):  # some of SciPy's sparse arrays are mappings
         return list(frame)
     found = _frame(frame)
     return None if found is None else _names(found)

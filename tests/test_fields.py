@@ -529,6 +529,18 @@ def test_segments_say_where_the_score_was_off(fitted):
     assert str(found[0]).startswith(f"{found[0].where}: predicted ")
 
 
+def test_a_number_is_told_of_in_ranges_that_have_rows(fitted):
+    frame, label, model = fitted
+    terms = model.curves_.terms
+    place = terms.names.index("age")
+    found = terms.segments(100, rows=0.0, term=place)
+    assert len(terms.terms[place].cells) > 100
+    assert 10 < len(found) < 20  # and one for missing
+    assert sum(one.rows for one in found) == pytest.approx(len(frame))
+    assert sum(one.rows * one.observed for one in found) == pytest.approx(label.sum())
+    assert min(one.rows for one in found) > 1000
+
+
 def test_rows_that_are_added_move_the_terms_and_keep_their_structure():
     frame, label, logit = log_of(40_000)
     names = ("device", "age", "hour")
@@ -679,11 +691,14 @@ def test_the_last_curve_mends_what_a_sum_cannot():
 
 def test_what_cannot_use_fields_says_so(fitted):
     from isolayer.monitor import check
+    from isolayer.report import write_fitted
 
     _, _, model = fitted
     curves, sums = model.curves_, model.histogram_
-    with pytest.raises(InputError, match="expected curves without fields, got terms of"):
-        model.report("nowhere.html")
+    with pytest.raises(
+        InputError, match=r"report: expected rows with the fields device.*use IsotonicCalibrator.report"
+    ):
+        write_fitted("nowhere.html", sums, curves)
     for use in (lambda: check(curves, sums), lambda: curves.compare(curves)):
         with pytest.raises(InputError, match="expected rows with the fields"):
             use()

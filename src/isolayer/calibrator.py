@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from isolayer.calibrator_rows import RowReader
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Scale
+from isolayer.curves.field_log import fitted_sums
 from isolayer.curves.fielded import with_fields, with_updated_fields
 from isolayer.curves.fit_checks import refuse_beyond_grid, refuse_worse_than_constant, warn_of_probs
 from isolayer.curves.notebook import CalibratorForm
@@ -263,6 +264,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
     def _fit_table_fields(self, table: Any, spec: Any) -> None:
         """Add the terms of the fields of a table to the curves."""
         from isolayer.tables.field_fit import fit_table_fields
+        from isolayer.tables.field_log import table_sums
         from isolayer.tables.field_rows import field_columns
 
         self._settle_fields(field_columns(table, spec, self.fields))
@@ -270,6 +272,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
             settings = self._term_settings()
             self.curves_: Curves = fit_table_fields(self.curves_, table, spec, self.fields_, **settings).curves
             self._forget_left_out()
+            self._corrected = table_sums(self.curves_, table, replace(spec, grid=self.curves_.grid))
 
     def apply_table(self, table: Any, score: str | None = None, *, prob: str = "calibrated_prob") -> Any:
         """A table with one more column, the calibrated probability; see :meth:`Curves.apply_table`.
@@ -328,9 +331,17 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         return str(self.curves_.summary())
 
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
-        """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others."""
+        """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others.
+
+        With fields after :meth:`partial_fit`, on the rows of the latest call: sums do not have the fields of others.
+
+        Args:
+            path: The file to write.
+            title: Heading of the page.
+        """
         check_is_fitted(self, "curves_")
-        return Path(offered("write_fitted")(path, self.histogram_, self.curves_, title=title))
+        sums = self.histogram_ if self.curves_.terms is None else self._corrected
+        return Path(offered("write_fitted")(path, sums, self.curves_, title=title))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -370,6 +381,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
             given = self._labelled(rows, labels, weight)
             self.curves_ = with_fields(self.curves_, given, self.fields_, **self._term_settings())
             self._forget_left_out()
+            self._corrected = fitted_sums(self.curves_, given._replace(weight=weight))
         return self
 
     def _update_fields(self, before: Curves, rows: Rows, labels: Floats, weight: Floats | None, kept: float) -> Self:
@@ -377,4 +389,5 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         if before.terms is not None:
             given = self._labelled(rows, labels, weight)
             self.curves_ = with_updated_fields(self.curves_, given, before.terms, kept=kept)
+            self._corrected = fitted_sums(self.curves_, given._replace(weight=weight))
         return self

@@ -10,9 +10,14 @@ from typing import Any, NamedTuple
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Floats
+from isolayer.curves.export.sql import own_name
 from isolayer.curves.fielded import LabelledRows
 from isolayer.errors import InputError, offered
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.terms import LAST_GRID
+
+RAW_STEP = 0.02  # width of the bins of raw logits in the sums of a fit
+MOST_BINS = 2.0**40  # raw logits further out share a bin
 
 
 class FieldLog(NamedTuple):
@@ -79,6 +84,29 @@ class PairedLog(NamedTuple):
     def traffic(self) -> tuple[Floats, Floats]:
         """Weight of the positives and of the negatives that the rows of each cell stand for."""
         return self.positive.clip(min=0.0), (self.weight - self.positive).clip(min=0.0) / self.rate
+
+
+def fitted_sums(curves: Curves, rows: LabelledRows) -> Histogram:
+    """Sums of rows by context, raw logit and corrected logit: what a fitted calibrator keeps for its report.
+
+    The raw logit is one context more, the finest, as a whole number of ``RAW_STEP``.
+
+    >>> import numpy as np
+    >>> from isolayer.grid import Grid
+    >>> rows = LabelledRows(np.array([0.5, 0.5, 1.0]), np.array([0.0, 1.0, 1.0]), {})
+    >>> sums = fitted_sums(Curves.identity(Grid()), rows)
+    >>> sums.contexts, (sums.keys[-1] * RAW_STEP).tolist(), sums.weight.tolist()
+    (('isolayer_raw',), [0.5, 1.0], [2.0, 1.0])
+    """
+    raw = (rows.logit / RAW_STEP).round().clip(-MOST_BINS, MOST_BINS)
+    context = {name: rows.columns[name] for name in curves.contexts} | {raw_name(curves): raw}
+    corrected = curves.on_logits.decision_function(rows.logit, rows.columns)
+    return Histogram.from_arrays(corrected, rows.label, context, rows.weight, negative_rate=rows.rate, grid=LAST_GRID)
+
+
+def raw_name(curves: Curves) -> str:
+    """Name of the context of raw logits in the sums of a fit, which no context or field has."""
+    return own_name([*curves.contexts, *curves.fields], "raw")
 
 
 def refuse_sums(curves: Curves, what: str, remedy: str) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 from isolayer.fitting.categories import Column
 from isolayer.fitting.field_levels import Field, levels_of
-from isolayer.fitting.interactions import Candidate, cells_of
+from isolayer.fitting.interactions import Candidate, cells_of, coarser
 from isolayer.fitting.sentences import sentence
 from isolayer.fitting.term_spread import spread_of
 from isolayer.grid import Grid
@@ -33,6 +33,7 @@ Variance = Literal["posterior", "error"]
 LAST_GRID = Grid()  # knots of the last curve: corrected logits are logits, whatever the unit of the score
 _DENSE = 1 << 20  # up to so many cells a table finds a row, beyond it a search
 _CHUNK = 1 << 15  # rows summed together, so that they stay in cache
+_TOLD_BINS = 16  # of a number, in words about it
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,22 +289,16 @@ class Terms:
             )
         return places
 
-    def segments(self, most: int = 20, *, rows: float = 100.0) -> list[Segment]:
+    def segments(self, most: int = 20, *, rows: float = 100.0, term: int | None = None) -> list[Segment]:
         """Where the base curve was most clearly off, by the rows that the terms were fitted to.
 
         Args:
             most: How many to give.
             rows: Least weight of the rows of a segment.
+            term: Place of the term whose segments to give; by default those of all terms.
         """
-        found = list[Segment]()
-        for place, term in enumerate(self.terms):
-            spread = np.sqrt(np.maximum(term.expected * (1 - term.expected / np.maximum(term.count, 1e-300)), 1e-300))
-            score = np.where(term.count >= rows, np.abs(term.observed - term.expected) / spread, 0.0)
-            for row in np.argsort(-score, kind="stable")[:most].tolist():
-                if score[row] > 0:
-                    rates = term.expected[row] / term.count[row], term.observed[row] / term.count[row]
-                    where = self.words(place, row)
-                    found.append(Segment(where, float(rates[0]), float(rates[1]), float(term.count[row]), score[row]))
+        places = range(len(self.terms)) if term is None else [term]
+        found = [one for place in places for one in self._off(self._told(place), most, rows)]
         return sorted(found, key=lambda one: -one.deviations)[:most]
 
     def words(self, place: int, row: int) -> str:
@@ -316,7 +311,33 @@ class Terms:
         >>> Terms((device,), (term,), -1.0, 1.0).words(0, 1)
         'device web'
         """
+        return self._words(self.terms[place], row)
+
+    def _told(self, place: int) -> Term:
+        """A term as it is told of: that of a number with very many bins at fewer, so that its ranges have rows."""
         term = self.terms[place]
+        one = self.fields[term.fields[0]]
+        if len(term.views) > 1 or one.kind != "number" or one.size - 1 <= 2 * _TOLD_BINS:
+            return term
+        whole = np.bincount(term.cells, term.count.clip(min=0.0), one.size).astype(np.float64)
+        view = coarser(term.fields[0], one, whole, _TOLD_BINS)
+        sums = np.stack([term.count, term.observed, term.expected])
+        count, observed, expected = np.stack([np.bincount(view.level[term.cells], one, view.size) for one in sums])
+        told = replace(term, count=count, observed=observed, expected=expected)
+        return replace(told, views=(view,), cells=np.arange(view.size))
+
+    def _off(self, term: Term, most: int, rows: float) -> list[Segment]:
+        """Rows of a term where the base curve was off, the clearest first."""
+        spread = np.sqrt(np.maximum(term.expected * (1 - term.expected / np.maximum(term.count, 1e-300)), 1e-300))
+        score = np.where(term.count >= rows, np.abs(term.observed - term.expected) / spread, 0.0)
+        found = list[Segment]()
+        for row in np.argsort(-score, kind="stable")[:most].tolist():
+            if score[row] > 0:
+                rates = float(term.expected[row] / term.count[row]), float(term.observed[row] / term.count[row])
+                found.append(Segment(self._words(term, row), *rates, float(term.count[row]), score[row]))
+        return found
+
+    def _words(self, term: Term, row: int) -> str:
         cell, parts = int(term.cells[row]), list[str]()
         for view in reversed(term.views):
             cell, level = divmod(cell, view.size)

@@ -8,12 +8,15 @@ from html import escape
 import numpy as np
 
 from isolayer.auditing import Audit, Finding
+from isolayer.fitting.combinations import written
 from isolayer.fitting.sentences import percents
-from isolayer.fitting.terms import Terms
+from isolayer.fitting.terms import Segment, Terms
 from isolayer.report.sections import data_table, section
 from isolayer.report.words import readable
 
 _SHOWN = 30  # segments that are drawn
+_TOLD = 12  # sentences about what fields correct
+_CLEAR = 2.0  # standard deviations
 _SMALL, _LARGE = 3.0, 11.0  # radius of the fewest and of the most rows, in pixels
 _LINES = (0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0)  # of O/E
 
@@ -39,15 +42,33 @@ def audit_section(audit: Audit, repair: str | None = None) -> str:
 
 def terms_section(terms: Terms) -> str:
     """What the terms of fields were fitted to: segments where one curve for all rows is off, as sentences."""
-    found = terms.segments(_SHOWN)
-    names = [name if isinstance(name, str) else " and ".join(name) for name in terms.names]
     lead = (
-        f"{len(terms.fields)} fields correct the curve, in {len(terms.terms)} tables: "
-        f"{escape(', '.join(map(readable, names)))}. Below is what the curve alone predicts where it is most clearly "
-        "off, and what was observed in the rows that were fitted."
+        "The curve is corrected by the value of each field, and by combinations of them. Below is what the curve alone "
+        "predicts where it is most clearly off, and what was observed in the rows that were fitted."
     )
-    items = "".join(f"<li>{escape(readable_sentence(str(one)))}</li>" for one in found)
-    return section("terms-part", "What fields correct", lead, f"<ul>{items}</ul>")
+    clearest = [(name, terms.segments(1, term=place)) for place, name in enumerate(terms.names)]
+    ranked = sorted(clearest, key=lambda one: -one[1][0].deviations if one[1] else 0.0)
+    rows = "".join(_term_row(written(name), found[0] if found else None) for name, found in ranked)
+    where = '<th scope="col" style="text-align:left">where the curve is most clearly off</th>'
+    rest = "".join(f'<th scope="col">{heading}</th>' for heading in ("rows", "predicted by the curve", "observed"))
+    head = f'<th scope="col">term</th>{where}{rest}'
+    table = (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Terms of fields"><table><caption>Terms of fields, '
+        f"the clearest first</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+    items = "".join(f"<li>{escape(readable_sentence(str(one)))}</li>" for one in terms.segments(_TOLD))
+    told = f"<p>In words:</p><ul>{items}</ul>" if items else ""
+    return section("terms-part", "What fields correct", lead, table + told)
+
+
+def _term_row(name: str, found: Segment | None) -> str:
+    where, cells = "nowhere", ["", "", ""]
+    if found is not None and found.deviations > _CLEAR:
+        where = readable_sentence(found.where)
+        cells = [f"{found.rows:,.0f}", *percents(found.predicted, found.observed)]
+    data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    named = escape(readable_sentence(name))
+    return f'<tr><th scope="row">{named}</th><td style="text-align:left">{escape(where)}</td>{data}</tr>'
 
 
 def readable_sentence(words: str) -> str:

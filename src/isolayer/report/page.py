@@ -152,7 +152,7 @@ def render(
     readout = _readout(span)
     pack = Pack()
     packed = _packed(pack, evidence, curves, span)
-    parts = _sections(evidence, bias, readout, packed["curves"]["leftOut"], falling(curves))
+    parts = _sections(evidence, curves, bias, readout, packed["curves"]["leftOut"])
     if curves.terms is not None:
         parts["Fields"] = terms_section(curves.terms)
     if audit is not None:
@@ -188,17 +188,17 @@ def render(
 
 
 def _sections(
-    evidence: Evidence, bias: Bias | None, readout: list[float], left_out: int, fall: str | None
+    evidence: Evidence, curves: Curves, bias: Bias | None, readout: list[float], left_out: int
 ) -> dict[str, str]:
     """Sections in order, by the text of the links to them."""
     found = {
         "Figures": sections.figures_section(evidence),
-        "What to do next": sections.advice_section(advise(evidence, bias, fall)),
+        "What to do next": sections.advice_section(advise(evidence, bias, falling(curves))),
         "Reliability": sections.reliability_section(evidence),
     }
     if evidence.tables:
         found["Contexts"] = sections.contexts_section(evidence)
-    found["Curves"] = sections.explorer_section(evidence, readout, left_out)
+    found["Curves"] = sections.explorer_section(evidence, readout, left_out, curves.fields)
     if evidence.heat is not None:
         found[joined(evidence.heat.names)] = sections.heat_section(evidence.heat.names)
     if evidence.daily is not None:

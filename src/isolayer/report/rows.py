@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import logit_of, prob_of
+from isolayer.curves.field_log import RAW_STEP, raw_name, refuse_sums
 from isolayer.errors import InputError, need
 from isolayer.fitting.categories import Codes, combine, encode
 from isolayer.fitting.columns import numbers
@@ -133,23 +134,27 @@ def from_log(
 def from_histogram(histogram: Histogram, curves: Curves) -> Rows:
     """The rows of a histogram, each at the mean logit of its bin: what a fitted calibrator keeps of its rows.
 
+    With fields it has sums by raw and corrected logit, see :func:`isolayer.curves.field_log.fitted_sums`.
+
     >>> histogram = Histogram.from_arrays([0.0, 0.0, 1.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
     >>> rows = from_histogram(histogram, Curves.from_histogram(histogram))
     >>> rows.label.tolist(), rows.weight.tolist(), rows.in_sample
     ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0], True)
     """
+    if histogram.contexts[-1:] != (raw_name(curves),):
+        refuse_sums(curves, "report", "use IsotonicCalibrator.report, or isolayer.report.write with a log")
     histogram = real_traffic(histogram)
-    curves.refuse_terms("report")
     mean = histogram.logit / histogram.weight
     cells = np.arange(len(mean))
     cell, label = np.concatenate([cells, cells]), np.repeat([1.0, 0.0], len(mean))
     weight = np.concatenate([histogram.positive, histogram.weight - histogram.positive])
     group = histogram.group[cell]
     context = {name: key[group] for name, key in zip(histogram.contexts, histogram.keys, strict=True)}
+    raw = mean[cell] if curves.terms is None else context.pop(raw_name(curves)).astype(np.float64) * RAW_STEP
     curve = curves.rows_of(context if context else None, len(cell))
     keys = {name: encode(values, name) for name, values in context.items()}
-    calibrated = curves.evaluate(curve, mean[cell])
-    rows = Rows(_bounded(mean[cell], curves), _bounded(calibrated), label, weight, keys, curve, in_sample=True)
+    calibrated = curves.evaluate(curve, raw) if curves.terms is None else mean[cell]
+    rows = Rows(_bounded(raw, curves), _bounded(calibrated), label, weight, keys, curve, in_sample=True)
     return _kept(rows, weight > 1e-9 * float(weight.max(initial=0)))
 
 

@@ -215,8 +215,8 @@ def contexts_section(evidence: Evidence) -> str:
     return section("contexts-part", "Contexts", lead, body)
 
 
-def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int) -> str:
-    """The curve explorer; the script draws its curves."""
+def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int, fields: Sequence[str] = ()) -> str:
+    """The curve explorer; the script draws its curves, which fields correct afterwards."""
     search = (
         '<div class="controls"><div class="field wide"><label for="curve-search">Add a context</label>'
         '<input type="text" '
@@ -242,7 +242,13 @@ def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int
         "<table><caption>Calibrated probability, with its band, at a raw probability of</caption><thead><tr>"
         f'<th scope="col">context</th>{head}</tr></thead><tbody></tbody></table></div></div>'
     )
-    return section("explorer-part", "Curves", "What the calibrator does to a score, and how certain it is.", body)
+    lead = "What the calibrator does to a score, and how certain it is."
+    if fields:
+        lead = (
+            "What the curves do to a score, and how certain they are, before fields move each row from there: rings "
+            f"are what was observed over all values of {escape(joined(fields, ' and '))}."
+        )
+    return section("explorer-part", "Curves", lead, body)
 
 
 def heat_section(names: Sequence[str]) -> str:

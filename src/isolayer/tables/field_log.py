@@ -16,7 +16,7 @@ import pyarrow as pa
 from isolayer.curves.curves import Curves
 from isolayer.curves.export.sql import own_name
 from isolayer.curves.export.sql_sums import RowColumns
-from isolayer.curves.field_log import FieldLog, PairedLog
+from isolayer.curves.field_log import MOST_BINS, RAW_STEP, FieldLog, PairedLog, raw_name
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import WeightsAreNotCounts
 from isolayer.fitting.histogram import Histogram
@@ -25,7 +25,7 @@ from isolayer.settings import instance
 from isolayer.tables.field_rows import Usable, labelled_rows
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.histogram_query import ColumnSpec, OnBadRows, RowsDropped, histogram_of, logit_expression
-from isolayer.tables.sources import as_table, collect, double, is_relation, schema_of
+from isolayer.tables.sources import as_table, collect, double, is_relation, relation_query, schema_of, unbound
 
 GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
 
@@ -55,14 +55,37 @@ def field_log_of(curves: Curves, table: Any, *, on_bad_rows: OnBadRows = "error"
 
 def with_corrected(curves: Curves, raw: Histogram, source: Any, spec: ColumnSpec) -> FieldLog:
     """The sums of a log by raw score, with those of the same rows by their corrected logit."""
+    return FieldLog(raw, _corrected(curves, source, spec), labelled_rows(source, spec, curves.fields)[0])
+
+
+def table_sums(curves: Curves, source: Any, spec: ColumnSpec) -> Histogram:
+    """The same as :func:`isolayer.curves.field_log.fitted_sums` of the rows of a table, in its own engine.
+
+    >>> from isolayer.grid import Grid
+    >>> log = {"score": [0.5, 0.5, 1.0], "label": [0, 1, 1]}
+    >>> sums = table_sums(Curves.identity(Grid()), log, ColumnSpec(()))
+    >>> sums.keys[-1].tolist(), sums.weight.tolist()
+    ([25.0, 50.0], [2.0, 1.0])
+    """
+    name = raw_name(curves)
+
+    def binned(table: Any) -> Any:
+        bins = (logit_expression(table[spec.score], spec.scale)[1] / double(RAW_STEP)).round()
+        return table.mutate(**{name: bins.cast("float64").clip(double(-MOST_BINS), double(MOST_BINS))})
+
+    rows = relation_query(source, binned(unbound(source))) if is_relation(source) else binned(as_table(source))
+    return _corrected(curves, rows, replace(spec, contexts=(*spec.contexts, name)))
+
+
+def _corrected(curves: Curves, source: Any, spec: ColumnSpec) -> Histogram:
+    """Sums of rows by their corrected logit; what is left out was told when the raw sums were made."""
     prob = own_name(schema_of(source), "prob")
     applied = curves.apply_table(source, score=spec.score, prob=prob)
-    with warnings.catch_warnings():  # what is left out was told when the raw sums were made
+    with warnings.catch_warnings():
         for told in (RowsDropped, WeightsAreNotCounts):
             warnings.simplefilter("ignore", told)
         on_output = replace(spec, score=prob, scale="prob", grid=LAST_GRID)
-        corrected, _ = histogram_of(applied, on_output, on_bad_rows="drop")
-    return FieldLog(raw, corrected, labelled_rows(source, spec, curves.fields)[0])
+        return histogram_of(applied, on_output, on_bad_rows="drop")[0]
 
 
 def paired_log_of(

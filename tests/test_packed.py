@@ -14,7 +14,7 @@ from isolayer import Curves, Grid, Histogram, InputError
 from isolayer.curves import verified_file
 from isolayer.curves.fielded import LabelledRows, with_fields
 from isolayer.curves.packed_io import Deferred
-from isolayer.fitting import packed_level
+from isolayer.fitting import level, packed_level
 from isolayer.fitting.packed import UNIT, Packed, Shapes
 from isolayer.fitting.quantised import Quantised
 
@@ -44,6 +44,7 @@ def fit(contexts, *, packed, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_level, "PACKED_FROM", 0 if packed else 1 << 62)
         patch.setattr(packed_level, "_LEVEL_FROM", 50)
+        patch.setattr(level, "MANY", 0 if packed else 1 << 62)
         return Curves.from_histogram(sums, **options)
 
 
@@ -66,6 +67,14 @@ def test_no_prediction_changes_by_more_than_1e_4_in_logit(contexts, options):
     largest = dense.knot_weight.max(1, keepdims=True)
     assert (np.abs(np.asarray(packed.knot_weight) - dense.knot_weight) <= 0.004 * largest).all()
     assert ((np.asarray(packed.knot_weight) > 0) == (dense.knot_weight > 0)).all()
+
+
+def test_levels_that_are_shifted_far_are_fitted_again(monkeypatch):
+    monkeypatch.setattr(packed_level, "_SLIGHT", -1.0)  # no shift is slight
+    again, once = (fit.__wrapped__(NESTED[1], packed=True), fit(NESTED[1], packed=True))
+    np.testing.assert_allclose(np.asarray(again.values), np.asarray(once.values), atol=5e-5)
+    np.testing.assert_allclose(np.asarray(again.variance), np.asarray(once.variance), rtol=0.03)
+    assert not np.array_equal(np.asarray(again.values), np.asarray(once.values)), "fitted in another way"
 
 
 @pytest.mark.parametrize("light", [False, True])

@@ -58,9 +58,16 @@ class BinnedRows:
         return cls._some(histogram, cells, (np.cumsum(kept) - 1)[histogram.group[cells]], int(kept.sum()))
 
     @classmethod
+    def picked(cls, histogram: Histogram, starts: Ints, groups: Ints) -> BinnedRows:
+        """BinnedRows of some groups, ascending, of a histogram whose cells begin at ``starts``, ``[groups + 1]``."""
+        size = starts[groups + 1] - starts[groups]
+        context = np.repeat(np.arange(len(groups)), size)
+        return cls._some(histogram, ranges(starts[groups], size), context, len(groups))
+
+    @classmethod
     def _some(cls, histogram: Histogram, cells: slice | Ints, context: Ints, contexts: int) -> BinnedRows:
         weight, grid = histogram.weight[cells], histogram.grid
-        left, fraction, offset = _place(histogram.logit[cells] / weight, histogram.bin[cells], grid)
+        left, fraction, offset = place_of_bins(histogram.logit[cells] / weight, histogram.bin[cells], grid)
         offset -= np.log(histogram.negative_rate[cells])
         return cls._packed(context, left, (fraction, offset, weight, histogram.positive[cells]), contexts, grid.buckets)
 
@@ -175,9 +182,21 @@ class BinnedRows:
         return self.spread(slope), Bands(diagonal, cross[:-1], np.zeros((self.knots - 2, 1)))
 
 
-def _place(mean: Floats, at: NDArray[np.int32], grid: Grid) -> tuple[Ints, Floats, Floats]:
+def place_of_bins(mean: Floats, at: NDArray[np.int32], grid: Grid) -> tuple[Ints, Floats, Floats]:
     """Left knot, fraction and offset of bins with given mean logits."""
     bucket = np.clip((at.astype(np.int64) - 1) // BINS_PER_STEP, 0, grid.buckets - 2)
     inside = np.clip(mean, grid.lower, grid.upper)
     fraction = np.clip((inside - grid.lower) / grid.step - bucket, 0.0, 1.0)
     return bucket, fraction, mean - inside
+
+
+def ranges(begin: Ints, size: Ints) -> Ints | slice:
+    """The numbers of some ranges one after the other; a slice where they have no gaps.
+
+    >>> ranges(np.array([2, 7]), np.array([2, 1])).tolist(), ranges(np.array([2, 4]), np.array([2, 1]))
+    ([2, 3, 7], slice(2, 5, None))
+    """
+    total = int(size.sum())
+    if len(begin) and begin[-1] + size[-1] - begin[0] == total:
+        return slice(int(begin[0]), int(begin[0]) + total)
+    return np.asarray(np.repeat(begin - np.cumsum(size) + size, size) + np.arange(total))

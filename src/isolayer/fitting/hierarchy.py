@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.fitting.binned_rows import BinnedRows
+from isolayer.fitting.chunk import Above
 from isolayer.fitting.evidence import evidence
 from isolayer.fitting.histogram import Histogram
-from isolayer.fitting.level import Above, LevelFit, Table, fit_level
+from isolayer.fitting.level import LevelFit, Table, fit_level
 from isolayer.fitting.line import Line, shrunk_line
 from isolayer.fitting.packed_level import Parts, is_large, packs
 from isolayer.fitting.prior import LEAST, MOST, Frame, Strength

@@ -7,18 +7,20 @@ contexts of a parent together expect as many positives as their parent does. num
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.binned_rows import BinnedRows
+from isolayer.fitting.chunk import Above, Chunk, Place
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.packed import Matrix
 from isolayer.fitting.prior import Frame, Prior
 from isolayer.fitting.shrinkage import Choice
+from isolayer.fitting.small_contexts import SmallContexts
 from isolayer.fitting.solver import fit
 
 Floats = NDArray[np.float64]
@@ -27,6 +29,7 @@ Singles = NDArray[np.float32]
 _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
 _CHUNK_VALUES = 1 << 20  # and at most so many knot values, where the grid is very fine
 THREADS = min(8, os.cpu_count() or 1)
+MANY = 1024  # contexts of a level from which small ones are fitted in a few directions
 _FARTHEST = 0.5  # most by which contexts of which little is known are shifted together
 
 
@@ -52,34 +55,6 @@ class Table(NamedTuple):
     def rows(self, first: int, last: int) -> Table:
         """Some rows, not copied."""
         return Table(self.values[first:last], self.variance[first:last], self.knot_weight[first:last])
-
-
-class Above(NamedTuple):
-    """The level above: its curves and their variances ``[curves, knots]``, and the parent of each context below."""
-
-    curves: Matrix
-    variance: Matrix
-    parent: NDArray[np.int64]
-
-
-class Chunk(NamedTuple):
-    """Some fitted contexts, before they are balanced: arrays ``[contexts, knots]``, but for the last two.
-
-    Args:
-        values: Knot values.
-        variance: Their posterior variance.
-        knot_weight: Weight of the rows around each knot.
-        remains: How much of the parent is still in each curve, from 0 to 1.
-        sums: See :func:`balancing_shift`, shape ``[4, contexts]``.
-        residual: The largest residual.
-    """
-
-    values: Floats
-    variance: Floats
-    knot_weight: Floats
-    remains: Floats
-    sums: Floats
-    residual: float
 
 
 class LevelFit(NamedTuple):
@@ -115,7 +90,7 @@ class LevelFit(NamedTuple):
     def prepared(self) -> Callable[[BinnedRows, NDArray[np.int64]], Chunk]:
         """A function that fits some contexts, given their rows and their parents."""
         choice, above, least = self.choice, self.above, self.least
-        prior, wide = (Prior.of(strength, self.frame, self.mean) for strength in (choice.strength, choice.wide))
+        prior, wide = self._priors
         free, shared = wide.variance(), choice.shared[:, None]
 
         def fitted(rows: BinnedRows, parents: NDArray[np.int64]) -> Chunk:
@@ -129,19 +104,76 @@ class LevelFit(NamedTuple):
 
         return fitted
 
-    def each_chunk(self, use: Callable[[slice, Chunk], None]) -> float:
-        """Fit all chunks, each handed to ``use`` with its place, by several threads; returns the largest residual."""
-        fitted = self.prepared()
+    @property
+    def _priors(self) -> tuple[Prior, Prior]:
+        """The prior of the fit, and that of the bands."""
+        strength, wide = (Prior.of(one, self.frame, self.mean) for one in (self.choice.strength, self.choice.wide))
+        return strength, wide
 
-        def one(first: int) -> float:
-            last = min(first + self.starts.step, self.part.groups)
-            chunk = fitted(BinnedRows.of(self.part, first, last), self.above.parent[first:last])
-            use(slice(first, last), chunk)
-            return chunk.residual
+    def each_chunk(self, use: Callable[[Place, Chunk], None], only: NDArray[np.int64] | None = None) -> float:
+        """Fit all contexts, or some, in chunks by several threads.
 
+        Args:
+            use: Is given every chunk with its place.
+            only: The contexts to fit, ascending; by default all.
+
+        Returns:
+            The largest residual.
+        """
+        starts = np.searchsorted(self.part.group, np.arange(self.part.groups + 1))
+        contexts = np.arange(self.part.groups) if only is None else only
         # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
-            return float(np.max(list(pool.map(one, self.starts)), initial=0.0))  # NaN where one is
+            residuals = [0.0]
+            if self.part.groups > MANY:
+                contexts, residuals = self._fit_small(starts, contexts, use, pool)
+            fitted = self.prepared()
+
+            def one(contexts: NDArray[np.int64]) -> float:
+                chunk = fitted(BinnedRows.picked(self.part, starts, contexts), self.above.parent[contexts])
+                use(_place(contexts), chunk)
+                return chunk.residual
+
+            residuals += pool.map(one, _split(contexts, self.starts.step))
+        return float(np.max(residuals))  # NaN where one is
+
+    def _fit_small(
+        self,
+        starts: NDArray[np.int64],
+        contexts: NDArray[np.int64],
+        use: Callable[[Place, Chunk], None],
+        pool: Executor,
+    ) -> tuple[NDArray[np.int64], list[float]]:
+        """Fit those of some contexts that are small; returns the others, and residuals."""
+        small = SmallContexts.of(self.part, starts, self.above, self.choice.shared, self._priors, self.least)
+        left = np.zeros(self.part.groups, bool)
+        left[contexts] = True
+
+        def one(job: tuple[int, NDArray[np.int64]]) -> float:
+            modes, contexts = job
+            chunk, good = small.fitted(contexts, modes)
+            left[contexts] = ~good
+            if good.all():
+                use(_place(contexts), chunk)
+            elif good.any():
+                use(contexts[good], chunk.only(good))
+            return chunk.residual
+
+        by_modes = enumerate(small.by_modes(contexts))
+        jobs = [(modes, some) for modes, all_ in by_modes for some in _split(all_, self.starts.step)]
+        residuals = [0.0, *pool.map(one, jobs)]
+        return np.flatnonzero(left), residuals
+
+
+def _split(contexts: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """Some contexts in parts of at most a size."""
+    return (contexts[first : first + size] for first in range(0, len(contexts), size))
+
+
+def _place(contexts: NDArray[np.int64]) -> Place:
+    """Ascending contexts as a slice, where they have no gaps."""
+    first, last = int(contexts[0]), int(contexts[-1]) + 1
+    return slice(first, last) if last - first == len(contexts) else contexts
 
 
 def fit_level(level: LevelFit, out: Table) -> float:
@@ -149,7 +181,7 @@ def fit_level(level: LevelFit, out: Table) -> float:
     part = level.part
     remains, sums = np.empty(out.values.shape, np.float32), np.zeros((4, part.groups))
 
-    def keep(at: slice, chunk: Chunk) -> None:
+    def keep(at: Place, chunk: Chunk) -> None:
         out.values[at], out.variance[at], out.knot_weight[at] = chunk[:3]
         remains[at], sums[:, at] = chunk.remains, chunk.sums
 

@@ -107,6 +107,55 @@ class Shapes(NamedTuple):
                 break
         return out, good
 
+    def rounded(self, weights: Floats, most: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """The fewest whole weights that change no curve by more than it may, and whether any do.
+
+        The change is bounded by Cauchy and Schwarz's inequality, and computed only where that does not suffice.
+
+        Args:
+            weights: Weights as real numbers, shape ``[n, shapes]``.
+            most: Most by which a value of each curve may change, shape ``[n]``.
+
+        >>> Shapes(np.zeros(2), np.eye(2)).rounded(np.array([[1.0, 1e-9]]), np.array([1e-5]))[0].tolist()
+        [[131072, 0]]
+        """
+        exact = np.clip(np.rint(weights / UNIT), -(2**31) + 1, 2**31 - 1)
+        lost, dropped = np.cumsum((weights - exact * UNIT) ** 2, axis=1), np.cumsum(weights[:, ::-1] ** 2, axis=1)
+        peaks = np.sqrt(np.cumsum(self.shapes[::-1] ** 2, axis=0).max(1))[::-1]  # of the shapes from the k-th on
+        used, left = np.full(len(weights), -1), np.arange(len(weights))
+        count = len(self.shapes)
+        for few in [few for few in _STEPS if few < count] + [count]:
+            change = peaks[0] * np.sqrt(lost[left, few - 1])
+            if few < count:
+                change += peaks[few] * np.sqrt(dropped[left, count - few - 1])
+            fits = change <= most[left]
+            used[left[fits]] = few
+            left = left[~fits]
+        change = np.abs((weights[left] - exact[left] * UNIT) @ self.shapes).max(1, initial=0.0)
+        used[left[change <= most[left]]] = count
+        exact[np.arange(count) >= used[:, None]] = 0
+        return exact.astype(np.int32), used > 0
+
+    def rises(self, weights: NDArray[np.int32], curves: Matrix, parents: Ints) -> NDArray[np.bool_]:
+        """Whether each curve surely rises that has these weights and this parent among some curves, shape ``[n]``."""
+        above = np.asarray(curves[parents]) + self.mean
+        rise = weights.astype(np.float32) @ (np.diff(self.shapes, axis=1) * UNIT).astype(np.float32)
+        rise += np.diff(above, axis=1).astype(np.float32)
+        good = np.asarray(rise.min(1) > _DOUBTFUL)
+        doubtful = np.flatnonzero(~good)
+        near = (weights[doubtful] * UNIT) @ self.shapes + (above if len(above) == 1 else above[doubtful])
+        good[doubtful] = (np.diff(near, axis=1) >= _RISING).all(1)
+        return good
+
+
+def one_or_all(numbers: Ints) -> Ints:
+    """Only the first of some numbers, if all are the same.
+
+    >>> one_or_all(np.array([3, 3])).tolist(), one_or_all(np.array([3, 4])).tolist()
+    ([3], [3, 4])
+    """
+    return numbers[:1] if (numbers == numbers[:1]).all() else numbers
+
 
 class PackedLevel(NamedTuple):
     """The curves of one level.

@@ -1,8 +1,8 @@
 """The fit of a level of very many contexts, of which no more is kept than what tells them apart. numpy only.
 
-Chunks are fitted as in :mod:`isolayer.fitting.level` and packed at once, by shapes that a sample of the contexts has
-taught. When all are fitted they are balanced: unpacked, shifted, and packed for good. What packing means is said in
-:mod:`isolayer.fitting.packed`.
+Chunks are fitted as in :mod:`isolayer.fitting.level` and projected at once on shapes that a sample of the contexts has
+taught. When all are fitted they are balanced, which is linear in the weights of the shapes, and these are rounded. What
+packing means is said in :mod:`isolayer.fitting.packed`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.binned_rows import BinnedRows
-from isolayer.fitting.level import THREADS, Chunk, LevelFit, Table, balancing_shift, keep_rising
-from isolayer.fitting.packed import MOST_SHAPES, TOLERANCE, Packed, PackedLevel, Shapes
+from isolayer.fitting.chunk import Chunk, Place
+from isolayer.fitting.level import THREADS, LevelFit, Table, balancing_shift, keep_rising
+from isolayer.fitting.packed import TOLERANCE, Packed, PackedLevel, Shapes, one_or_all
 from isolayer.fitting.quantised import Quantised
 
 Floats = NDArray[np.float64]
@@ -24,8 +25,10 @@ PACKED_FROM = 1 << 22  # knot values of all curves from which a table is packed:
 _LEVEL_FROM = 4096  # curves of a level below which it is kept whole
 _SAMPLE = 2048  # contexts that teach the shapes
 _SPREAD = 0.01  # most by which the logarithm of a variance may differ: half a percent of a standard deviation
-_EXACT = 5e-6  # most by which what is kept until all are balanced may differ, in logits
-_TINY = 1e-300
+_LEFT = 0.02  # by how much contexts are usually shifted when all are fitted
+_MOST_WHOLE = 0.05  # share of the curves that a shift may make whole
+_SLIGHT = 1e-3  # most by which squares of shifts may change without variances being computed again
+_TINY, _LEAST = 1e-300, 1e-37  # least variances, in double and in single precision
 
 
 def is_large(curves: int, knots: int) -> bool:
@@ -89,11 +92,15 @@ class Parts(NamedTuple):
 
     def add(self, first: int, level: LevelFit) -> float:
         """Fit one more level, which begins at a row; returns the largest residual."""
-        fitted = _Fitted.of(level)
-        parent = level.above.parent.astype(np.int32)
-        values, variance = fitted.balanced()
-        self.packed.append((first, values, variance, parent, Quantised(fitted.steps, fitted.largest)))
-        return fitted.residual[0]
+        fitted = _Fitted.of(level, np.zeros(int(level.above.parent.max(initial=0)) + 1))
+        residual, shift = level.each_chunk(fitted.keep), fitted.shift()
+        if not fitted.suits(shift):
+            fitted = _Fitted.of(level, shift)
+            level.each_chunk(fitted.keep)
+        values, variance = fitted.balanced(shift)
+        parent, weight = level.above.parent.astype(np.int32), Quantised(fitted.steps, fitted.largest)
+        self.packed.append((first, values, variance, parent, weight))
+        return residual
 
 
 def packs(curves: int) -> bool:
@@ -102,119 +109,161 @@ def packs(curves: int) -> bool:
 
 
 class _Fitted(NamedTuple):
-    """Contexts of a level as they are kept until all are fitted: weights of shapes as floats, ``[n, shapes]`` each."""
+    """Contexts of a level as they are kept until all are fitted, and the shifts that balance them are known.
+
+    A shift is linear in the curves, so it is enough to know the weights of shapes of each curve, and of what remains in
+    it of its parent.
+
+    Args:
+        level: The level.
+        guess: By how much the contexts of each parent were shifted before they were kept, shape ``[parents]``.
+        values: Deviations from the parents' curves.
+        remains: What remains of the parents, in the same shapes.
+        variance: Logarithms of variances.
+        steps: See :class:`Quantised`.
+        largest: See :class:`Quantised`.
+        sums: See :func:`balancing_shift`.
+    """
 
     level: LevelFit
-    sample: tuple[NDArray[np.int64], Chunk]
-    shapes: tuple[Shapes, Shapes, Shapes]  # of deviations, and of logarithms of variances and of what remains
-    kept: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
-    exceptions: dict[int, Floats]  # deviations that the shapes do not give, by context
+    guess: Floats
+    values: _Kept
+    remains: _Kept
+    variance: _Kept
     steps: NDArray[np.uint8]
     largest: NDArray[np.float32]
     sums: Floats
-    residual: list[float]
 
     @classmethod
-    def of(cls, level: LevelFit) -> _Fitted:
-        part = level.part
-        some = _sample(part.groups, np.bincount(part.group, part.weight, minlength=part.groups))
-        kept = np.zeros(part.groups, bool)
-        kept[some] = True
-        sample = level.prepared()(BinnedRows.sampled(part, kept), level.above.parent[some])
-        logs = (np.log(np.maximum(column, _TINY)) for column in (sample.variance, sample.remains))
-        deviation = sample.values - level.above.curves[level.above.parent[some]]
-        shapes = (_most(deviation), *(_most(column, 12) for column in logs))
-        empty = tuple(np.empty((part.groups, len(one.shapes)), np.float32) for one in shapes)
+    def of(cls, level: LevelFit, guess: Floats) -> _Fitted:
+        """A level of which nothing is known yet but a sample, from which the shapes are chosen."""
+        part, above = level.part, level.above
+        weight = np.bincount(part.group, part.weight, minlength=part.groups)
+        some = np.zeros(part.groups, bool)
+        some[_sample(part.groups, weight)] = True
+        parents = above.parent[some]
+        sample = level.prepared()(BinnedRows.sampled(part, some), parents)
+        curve, spread = _shifted(sample, guess[parents], level.least)
+        deviation = curve - above.curves[parents]
+        shapes = Shapes.of(np.concatenate([deviation, _spanned(deviation, sample.remains)]))
+        values, variance = (_Kept.of(one, part.groups) for one in (shapes, Shapes.of(spread, _SPREAD)))
+        remains = _Kept.of(shapes._replace(mean=np.zeros(part.grid.buckets)), part.groups)
         steps, largest = np.empty((part.groups, part.grid.buckets), np.uint8), np.empty(part.groups, np.float32)
-        fitted = cls(level, (some, sample), shapes, empty, {}, steps, largest, np.zeros((4, part.groups)), [])  # type: ignore[arg-type]  # three each
-        fitted.residual.append(level.each_chunk(fitted.keep))
-        return fitted
+        return cls(level, guess, values, remains, variance, steps, largest, np.zeros((4, part.groups)))
 
-    def keep(self, at: slice, chunk: Chunk) -> None:
-        """Project a chunk on the shapes."""
-        deviation = chunk.values - self.level.above.curves[self.level.above.parent[at]]
-        columns = deviation, np.log(np.maximum(chunk.variance, _TINY)), np.log(np.maximum(chunk.remains, _TINY))
-        for shapes, out, column in zip(self.shapes, self.kept, columns, strict=True):
-            out[at] = (column - shapes.mean) @ shapes.shapes.T
-        worst = np.abs(deviation - self.deviation(at)).max(1)
-        for place in np.flatnonzero(~(worst <= _EXACT)).tolist():
-            self.exceptions[at.start + place] = deviation[place].copy()
+    def keep(self, at: Place, chunk: Chunk) -> None:
+        """Keep a chunk that was fitted."""
+        above = self.level.above
+        parents = above.parent[at]
+        curve, spread = _shifted(chunk, self.guess[parents], self.level.least)
+        curve -= above.curves[one_or_all(parents)]
+        self.values.keep(at, curve)
+        self.remains.keep(at, chunk.remains)
+        self.variance.keep(at, spread)
         weight = Quantised.of(chunk.knot_weight)
         self.steps[at], self.largest[at], self.sums[:, at] = weight.steps, weight.largest, chunk.sums
 
-    def deviation(self, at: slice) -> Floats:
-        """Deviations of a chunk, but for the exceptions."""
-        return np.asarray(self.shapes[0].mean + self.kept[0][at].astype(np.float64) @ self.shapes[0].shapes)
+    def shift(self) -> Floats:
+        """By how much the contexts of each parent are to be shifted in all, shape ``[parents]``."""
+        return balancing_shift(self.sums, self.level.above.parent, self.level.choice.strength.level)
 
-    def logs(self, column: int, at: slice) -> Floats:
-        """Logarithms of variances (1) or of what remains of the parent (2)."""
-        return np.asarray(
-            self.shapes[column].mean + self.kept[column][at].astype(np.float64) @ self.shapes[column].shapes
-        )
+    def suits(self, shift: Floats) -> bool:
+        """Whether nearly all contexts may still be shifted so far."""
+        far = np.abs(shift - self.guess)[self.level.above.parent]
+        lost = self.values.error + far * self.remains.error > TOLERANCE
+        return bool(lost.mean() <= _MOST_WHOLE and np.abs(shift**2 - self.guess**2).max(initial=0.0) <= _SLIGHT)
 
-    def balanced(self) -> tuple[Column, Column]:
+    def balanced(self, shift: Floats) -> tuple[Column, Column]:
         """Values and variances after the contexts of each parent have been balanced, packed for good."""
-        above = self.level.above
-        shift = balancing_shift(self.sums, above.parent, self.level.choice.strength.level)
-        some, sample = self.sample
-        sampled = self.shifted(sample.values, sample.variance, sample.remains, shift[above.parent[some]])
-        values = Packing.of(sampled[0] - above.curves[above.parent[some]], len(self.steps))
-        variance = Packing.of(np.log(np.maximum(sampled[1], _TINY)), len(self.steps), _SPREAD)
+        groups, more = len(self.steps), shift - self.guess
+        whole = np.zeros((2, groups), bool)  # which curves and variances are not packed
 
         def one(first: int) -> None:
-            at = slice(first, min(first + self.level.starts.step, len(self.steps)))
-            parent, deviation = above.curves[above.parent[at]], self.deviation(at)
-            for place in self.exceptions.keys() & range(at.start, at.stop):
-                deviation[place - first] = self.exceptions[place]
-            before = parent + deviation, np.exp(self.logs(1, at)), np.minimum(np.exp(self.logs(2, at)), 1.0)
-            curve, spread = self.shifted(*before, shift[above.parent[at]])
-            values.add(first, curve - parent, parent if self.level.least >= 0 else None, curve)
-            variance.add(first, np.log(np.maximum(spread, _TINY)), None, np.log(np.maximum(spread, _TINY)))
+            at = slice(first, min(first + self.level.starts.step, groups))
+            whole[0, at] = ~self._pack_curves(at, more[self.level.above.parent[at]])
+            whole[1, at] = ~self.variance.pack(at, _SPREAD - self.variance.error[at])
 
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             list(pool.map(one, self.level.starts))
-        return values.column(), variance.column()
+        return self._columns(shift, whole)
 
-    def shifted(self, values: Floats, variance: Floats, remains: Floats, shift: Floats) -> tuple[Floats, Floats]:
-        """Curves and variances after a shift, one per context."""
-        shifts = shift[:, None] * remains
-        curve = np.array(values + shifts)
-        keep_rising(curve, self.level.least)
-        return curve, variance + shifts**2
+    def _pack_curves(self, at: slice, more: Floats) -> NDArray[np.bool_]:
+        """Shift and pack some curves; returns which are good."""
+        kept, above = self.values, self.level.above
+        kept.weights[at] += more.astype(np.float32)[:, None] * self.remains.weights[at]
+        good = kept.pack(at, TOLERANCE - kept.error[at] - np.abs(more) * self.remains.error[at])
+        if self.level.least >= 0:
+            good &= kept.shapes.rises(kept.weights[at].view(np.int32), above.curves, one_or_all(above.parent[at]))
+        return good
+
+    def _columns(self, shift: Floats, whole: NDArray[np.bool_]) -> tuple[Column, Column]:
+        """The packed columns; what is whole in either is fitted again."""
+        rows = np.flatnonzero(whole.any(0))
+        found = np.empty((2, len(rows), self.level.part.grid.buckets))
+
+        def keep(at: Place, chunk: Chunk) -> None:
+            numbers = np.arange(len(self.steps))[at]
+            place = np.searchsorted(rows, numbers)
+            found[:, place] = _shifted(chunk, shift[self.level.above.parent[numbers]], self.level.least)
+
+        self.level.each_chunk(keep, rows)
+        values, variance = (
+            Column(kept.shapes, kept.weights.view(np.int32), rows[mine], table[mine])
+            for kept, mine, table in zip((self.values, self.variance), whole[:, rows], found, strict=True)
+        )
+        return values, variance
 
 
-class Packing(NamedTuple):
-    """A column that is packed chunk by chunk."""
+class _Kept(NamedTuple):
+    """A column while the contexts of a level are fitted.
+
+    Args:
+        shapes: What its rows have in common.
+        weights: How much of each shape a row has, shape ``[rows, shapes]``; in the end whole numbers in the same bytes.
+        error: Most by which shapes and weights differ from the row, shape ``[rows]``.
+    """
 
     shapes: Shapes
-    weights: NDArray[np.int32]
-    tolerance: float
-    whole: dict[int, Floats]
+    weights: NDArray[np.float32]
+    error: NDArray[np.float32]
 
     @classmethod
-    def of(cls, sample: Floats, rows: int, tolerance: float = TOLERANCE) -> Packing:
-        """A column of so many rows that are such as those of the sample."""
-        shapes = Shapes.of(sample, tolerance)
-        return cls(shapes, np.empty((rows, len(shapes.shapes)), np.int32), tolerance, {})
+    def of(cls, shapes: Shapes, rows: int) -> _Kept:
+        """A column of so many rows, none of them known."""
+        return cls(shapes, np.empty((rows, len(shapes.shapes)), np.float32), np.empty(rows, np.float32))
 
-    def add(self, first: int, deviation: Floats, parent: Floats | None, whole: Floats) -> None:
-        """Pack some rows; those that cannot be are kept whole."""
-        weights, good = self.shapes.pack(deviation, self.tolerance, parent)
-        self.weights[first : first + len(weights)] = weights
-        for place in np.flatnonzero(~good).tolist():
-            self.whole[first + place] = whole[place].copy()
+    def keep(self, at: Place, column: NDArray[Any]) -> None:
+        """Keep some rows."""
+        shapes = self.shapes.shapes.astype(np.float32)
+        rest = (column - self.shapes.mean).astype(np.float32)
+        weights = rest @ shapes.T
+        rest -= weights @ shapes
+        self.weights[at], self.error[at] = weights, np.abs(rest, out=rest).max(1)
 
-    def column(self) -> Column:
-        """The whole column."""
-        rows = np.array(sorted(self.whole), np.int64)
-        knots = self.shapes.shapes.shape[1]
-        whole = np.stack([self.whole[row] for row in rows.tolist()]) if len(rows) else np.empty((0, knots))
-        return Column(self.shapes, self.weights, rows, whole)
+    def pack(self, at: slice, most: NDArray[Any]) -> NDArray[np.bool_]:
+        """Round the weights of some rows, which may change by so much; returns whether they do not change by more."""
+        packed, good = self.shapes.rounded(self.weights[at].astype(np.float64), most)
+        self.weights[at].view(np.int32)[:] = packed
+        return good
 
 
-def _most(sample: Floats, most: int = MOST_SHAPES) -> Shapes:
-    shapes = Shapes.of(sample, 0.0)
-    return shapes._replace(shapes=shapes.shapes[:most])
+def _shifted(chunk: Chunk, shift: Floats, least: float) -> tuple[Floats, NDArray[Any]]:
+    """Curves that rise as they must after a shift, one per context, and logarithms of their variances."""
+    shifts = shift[:, None].astype(chunk.remains.dtype) * chunk.remains
+    curve = chunk.values + shifts
+    if np.isfinite(least) and shift.any():
+        low = np.flatnonzero(np.diff(curve, axis=1).min(1) < least)
+        raised = curve[low]
+        keep_rising(raised, least)
+        curve[low] = raised
+    shifts **= 2
+    shifts += chunk.variance
+    return curve, np.log(np.maximum(shifts, _LEAST, out=shifts), out=shifts)
+
+
+def _spanned(deviation: Floats, remains: Floats) -> Floats:
+    """What remains of the parents, as small as what is left to shift by, around the mean of the deviations."""
+    return np.asarray(deviation.mean(0) + _LEFT * (remains - remains.mean(0)))
 
 
 def _sample(groups: int, weight: NDArray[Any]) -> NDArray[np.int64]:

@@ -70,8 +70,12 @@ def test_no_prediction_changes_by_more_than_1e_4_in_logit(contexts, options):
 
 
 def test_levels_that_are_shifted_far_are_fitted_again(monkeypatch):
-    monkeypatch.setattr(packed_level, "_SLIGHT", -1.0)  # no shift is slight
-    again, once = (fit.__wrapped__(NESTED[1], packed=True), fit(NESTED[1], packed=True))
+    found = []
+    for slight in (-1.0, 1e9):  # no shift is slight, or each is
+        monkeypatch.setattr(packed_level, "_SLIGHT", slight)
+        monkeypatch.setattr(packed_level, "_MOST_WHOLE", slight)
+        found.append(fit.__wrapped__(NESTED[0], packed=True))
+    again, once = found
     np.testing.assert_allclose(np.asarray(again.values), np.asarray(once.values), atol=5e-5)
     np.testing.assert_allclose(np.asarray(again.variance), np.asarray(once.variance), rtol=0.03)
     assert not np.array_equal(np.asarray(again.values), np.asarray(once.values)), "fitted in another way"

@@ -189,12 +189,13 @@ class FrozenCurves(nn.Module):
     def _evaluate(self, logit: Tensor, first: Tensor) -> Tensor:
         if logit.dtype in _HALF:
             return self._evaluate(logit.float(), first).to(logit.dtype)
+        grid, last = self.grid, self.grid.buckets
         if self.extrapolation == "clip":
-            logit = logit.clamp(self.grid.lower, self.grid.upper)  # NaN stays NaN
-        last = self.grid.buckets
-        place = torch.add(self.shift, logit, alpha=1 / self.grid.step).clamp_(0, last)
-        piece = place.int().clamp_(0, last)  # this clamp is for NaN, which has no integer
-        index = piece + first
+            logit = logit.clamp(grid.lower, grid.upper)  # NaN stays NaN
+        place = torch.add(self.shift, logit, alpha=1 / grid.step)
+        if self.extrapolation != "clip":
+            place = place.clamp_(0, last)  # before it becomes an integer, which may be too small for it
+        index = place.int().clamp_(0, last) + first  # this clamp is for NaN, which has no integer
         flat = index.view(-1)
         start = self.intercept.index_select(0, flat).view(index.shape)
         return torch.addcmul(start, self.slope.index_select(0, flat).view(index.shape), logit)

@@ -23,7 +23,7 @@ MOST_BINS = 2.0**40  # raw logits further out share a bin
 class FieldLog(NamedTuple):
     """A log for :func:`isolayer.monitor.check` of curves with fields; :meth:`from_table` makes one.
 
-    Args:
+    Attributes:
         raw: Sums by the raw score, on the grid of the curves.
         corrected: Sums of the same rows by their corrected logit.
         rows: The rows themselves, or a sample of them: where the fields of each context lie.
@@ -51,7 +51,7 @@ class PairedLog(NamedTuple):
 
     Cells are rows of a class whose two calibrated logits lie in the same two bins; each is taken at its means.
 
-    Args:
+    Attributes:
         logits: Mean calibrated logits of the cells, by the old calibrator and by the new one, shape ``[cells]`` each.
         weight: Sum of weights, shape ``[cells]``.
         positive: Weight of the positives, shape ``[cells]``.

@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 class Release(NamedTuple):
     """What :func:`compare_on_log` found.
 
-    Args:
+    Attributes:
         rows: Weight of the rows.
         log_loss: Mean log loss; a negative change is an improvement.
         o_over_e: Observed over expected events.

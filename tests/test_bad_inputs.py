@@ -183,6 +183,11 @@ ETA = number("a number >= 0", "or give one per device", "zero", "fraction", "lis
     below=([-1.0], "{name}: expected numbers >= 0, got -1.0 in row 0; drop those rows or clip their weights")
 )
 SHARE = setting("a number in [0, 1]", "give a share", "zero")
+CLUSTER = (
+    keys(DEFAULT)
+    .without("None")
+    .but(one=([7] * N, "cluster: expected at least two clusters, got 1; name a column with more, or leave it out"))
+)
 SESSIONS = count(advice="simulate several logs with other seeds", valid=2)
 WIDTH = count(advice="give the width of the backbone's output")
 TASKS = setting("distinct names", "name each label once", "text").but(
@@ -1038,7 +1043,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     ),
     "metrics.observed_over_expected": (
         metrics.observed_over_expected,
-        ROWS | {"context": keys(SEGMENT).called("segment"), "level": LEVEL},
+        ROWS | {"context": keys(SEGMENT).called("segment"), "level": LEVEL, "cluster": CLUSTER},
     ),
     "metrics.segmented_ne": (metrics.segmented_ne, ROWS | {"segment": keys(SEGMENT)}),
     "metrics.ratio_table": (metrics.ratio_table, SEGMENT_SUMS | {"level": LEVEL}),
@@ -1660,6 +1665,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "position": keys(np.array([0, 1, 0, 1])),
             "label": labels([1, 1, 1, 0]),
             "weight": weights(),
+            "cluster": CLUSTER,
         },
     ),
     "debias.Harvested.interval": (HARVESTED.interval, {"level": LEVEL}),
@@ -1687,6 +1693,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
                 },
             ),
             "cells": count(advice="try 200"),
+            "cluster": CLUSTER,
         },
     ),
     "debias.overlap by features": (
@@ -1715,6 +1722,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "features": matrix(DEFAULT, N, 2, rule="expected 2 dimensions, got shape (); reshape it").without("None"),
             "learned": numbers(DEFAULT).without("None", "short"),
             "buckets": count(advice="5 is usual"),
+            "cluster": CLUSTER,
         },
     ),
     "debias.logger_test": (
@@ -1726,6 +1734,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "position": numbers(LISTED["position"], 240),
             "session": keys(LISTED["session"], 240),
             "features": matrix(DEFAULT, 240, 2, rule="expected 2 dimensions, got shape (); reshape it").without("None"),
+            "cluster": keys(DEFAULT, 240).without("None"),
         },
     ),
     "debias.position_effect": (

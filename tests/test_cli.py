@@ -491,6 +491,9 @@ def test_report_writes_a_page(folder):
     assert len(html) < 3_000_000
 
 
+EFFECT = ("effect_lower", "effect", "effect_upper")
+
+
 def test_simulate_diagnose_and_train(folder):
     numbers = documented("simulate", "--sessions", "600", "--out", "log.parquet")["figures"]
     assert numbers["rows"] == 6000
@@ -500,6 +503,19 @@ def test_simulate_diagnose_and_train(folder):
     assert "were shown at more than one position" in run("diagnose", "log.parquet", "--label", "click").stdout
     found = documented("diagnose", "log.parquet", "--label", "click", "--features", "feature_*")["figures"]
     assert {"estimable", "effect"} <= found.keys()
+    assert found["clusters"] is None
+    assert all(low <= at <= high for low, at, high in zip(*(found[name] for name in EFFECT), strict=True))
+    wider = documented("diagnose", "log.parquet", "--label", "click", "--features", "feature_*", "--cluster", "session")
+    assert wider["figures"]["clusters"] == 600
+    assert wider["figures"]["effect_upper"][-1] >= found["effect_upper"][-1]
+    told = run("diagnose", "log.parquet", "--label", "click", "--cluster", "session")
+    assert "intervals count clusters by --cluster session" in told.stderr
+    assert "intervals assume independent rows" in run("diagnose", "log.parquet", "--label", "click").stderr
+    days = pq.read_table("log.parquet")
+    stamps = np.datetime64("2026-01-01T00:00:00") + 3600 * (days["session"].to_numpy() % 240).astype("m8[s]")
+    pq.write_table(days.append_column("when", pa.array(stamps)), "days.parquet")
+    by_day = documented("diagnose", "days.parquet", "--label", "click", "--date", "when")
+    assert by_day["figures"]["clusters"] == 10  # days, not hours
     numbers = documented(
         *("train", "log.parquet", "--features", "feature_*", "--contexts", "position:10,device:3"),
         *("--epochs", "1", "--hidden", "8", "--out", "model"),

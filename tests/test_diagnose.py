@@ -92,6 +92,57 @@ def test_intervals_cover_as_they_say():
     assert 0.87 < np.mean(inside) < 0.96  # conservative: the model's counts have no upper limit
 
 
+def clustered_log(seed, days=24, rows=500, spread=0.35):
+    """Rows of days on each of which position 1 is looked at more or less; as much as e to the power of the spread."""
+    rng = np.random.default_rng(seed)
+    day = np.repeat(np.arange(days), rows)
+    unit, position = rng.integers(0, 60, len(day)), rng.integers(0, 2, len(day))
+    shift = rng.normal(-(spread**2) / 2, spread, days)[day]  # of mean 1
+    rate = rng.uniform(0.1, 0.4, 60)[unit] * np.where(position == 1, 0.5 * np.exp(shift), 1.0)
+    return unit, position, rng.random(len(day)) < rate, day
+
+
+def test_intervals_of_clustered_rows_cover_as_they_say():
+    inside = {"clusters": [], "rows": []}
+    for seed in range(150):
+        unit, position, label, day = clustered_log(seed)
+        for name, options in (("clusters", {"cluster": day}), ("rows", {})):
+            low, high = harvest(unit, position, label, **options).interval(0.9)
+            inside[name].append(low[1] <= 0.5 <= high[1])
+    assert 0.83 < np.mean(inside["clusters"]) < 0.97
+    assert np.mean(inside["rows"]) < 0.75
+
+
+def test_clusters_of_one_row_change_nothing_and_larger_ones_only_widen():
+    unit, position, label, day = clustered_log(0)
+    alone, plain = harvest(unit, position, label, cluster=np.arange(len(day))), harvest(unit, position, label)
+    np.testing.assert_allclose(alone.log_error, plain.log_error, rtol=1e-3)
+    assert harvest(unit, position, label, cluster=day).log_error[1] > 1.2 * plain.log_error[1]
+    np.testing.assert_array_equal(harvest(unit, position, label, cluster=day).ratio, plain.ratio)
+    twice = harvest(unit, position, label, cluster=day, weight=np.full(len(day), 2.0))
+    again = harvest(*(np.r_[column, column] for column in (unit, position, label)), cluster=np.r_[day, day])
+    np.testing.assert_allclose(twice.log_error, again.log_error, rtol=1e-9)
+
+
+def test_every_interval_of_a_diagnosis_counts_clusters():
+    unit, position, label, day = clustered_log(1)
+    wide, narrow = (overlap(position, label, item=unit, **options) for options in ({"cluster": day}, {}))
+    assert wide.harvested.clusters == 24
+    assert wide.harvested.log_error[1] > narrow.harvested.log_error[1]
+    rng = np.random.default_rng(0)
+    level = rng.normal(0, 0.8, 24)[day]
+    prob = np.full(len(day), 0.3)
+    click = rng.random(len(day)) < 1 / (1 + np.exp(0.85 - level))
+    columns = (click, prob, rng.normal(0, 1, len(day)), {"position": position})
+    lists = np.arange(len(day)) // 6
+    told = [after_training(*columns, session=lists, **options) for options in ({"cluster": day}, {})]
+    for table in ("by_context", "by_position"):
+        widths = [getattr(one, table).upper - getattr(one, table).lower for one in told]
+        assert (widths[0] > 1.5 * widths[1]).all(), table
+    np.testing.assert_allclose(told[0].by_position.ratio, told[1].by_position.ratio)
+    assert told[0].logger.smallest >= told[1].logger.smallest
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6))
 def test_a_unit_s_own_rate_cancels_and_order_does_not_matter(seed):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from isolayer.cli.clusters import INDEPENDENT, Cluster, Date, with_clusters
 from isolayer.cli.columns import LABELS, column, matching, refuse_text
 from isolayer.cli.logs import Json, Log, read
 from isolayer.cli.output import note, show
@@ -36,6 +37,8 @@ def diagnose(
     list_id: Annotated[
         str | None, typer.Option("--list", help="Column of the list each row belongs to, to test the logger.")
     ] = None,
+    cluster: Cluster = None,
+    date: Date = None,
     json: Json = False,
 ) -> None:
     """Tell whether a log shows the effect of position; with --model, whether a trained model agrees with the log.
@@ -44,34 +47,48 @@ def diagnose(
     positions. After it: whether the model is calibrated in every context, whether its effect of position is that of the
     log, whether the logger knew more than the features, and which alpha to train with.
 
-    Example: isolayer diagnose log.parquet --label click --item item
+    Intervals count the rows of a --cluster, or of a day of --date, as varying together.
+
+    Example: isolayer diagnose log.parquet --label click --item item --cluster user
     """
     table = read(log)
     column(position, "--position", (), list(table.columns))
+    table, option, own = with_clusters(table, cluster, date)
     if model is not None:
-        _after_training(table, model, label, position, list_id, as_json=json)
+        _after_training(table, model, label, position, list_id, own, as_json=json)
     else:
-        _before_training(table, label, position, item, features, as_json=json)
+        _before_training(table, label, position, item, features, own, as_json=json)
+    note(INDEPENDENT if option is None else f"intervals count clusters by {option}")
 
 
 def _before_training(
-    table: Any, label: str | None, position: str, item: str | None, features: str | None, *, as_json: bool
+    table: Any,
+    label: str | None,
+    position: str,
+    item: str | None,
+    features: str | None,
+    clusters: str | None,
+    *,
+    as_json: bool,
 ) -> None:
-    columns = list(table.columns)
+    columns = [name for name in table.columns if name != clusters]
     name = column(label, "--label", LABELS, columns)
     by = column(item, "--item", ("item", "item_id", "doc", "doc_id"), columns) if features is None else None
     wanted = matching(features, columns) if features is not None else []
     refuse_text(table, [name, *wanted])
-    rows = table.select(*dict.fromkeys([name, position, *([by] if by else wanted)])).to_pyarrow()
+    own = [] if clusters is None else [clusters]
+    rows = table.select(*dict.fromkeys([name, position, *([by] if by else wanted), *own])).to_pyarrow()
     compared: dict[str, Any] = (
         {"item": rows[by].to_numpy()} if by else {"features": np.column_stack([rows[one].to_numpy() for one in wanted])}
     )
     overlap = need("isolayer.debias.diagnose").overlap
+    compared["cluster"] = None if clusters is None else _values(rows[clusters])
     result = overlap(rows[position].to_numpy(), rows[name].to_numpy(), **compared)
     if not as_json:
         print(result)
         return
     harvested = result.harvested
+    lower, upper = harvested.interval()
     show(
         {
             "estimable": result.estimable,
@@ -80,17 +97,27 @@ def _before_training(
             "position": harvested.position,
             "effective_rows": result.effective_rows,
             "effect": harvested.ratio,
+            "effect_lower": lower,
+            "effect_upper": upper,
+            "clusters": harvested.clusters,
         },
         as_json=True,
     )
 
 
 def _after_training(
-    table: Any, folder: Path, label: str | None, position: str, list_id: str | None, *, as_json: bool
+    table: Any,
+    folder: Path,
+    label: str | None,
+    position: str,
+    list_id: str | None,
+    clusters: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     served = ServedModel.load(folder / "serving.onnx" if folder.is_dir() else folder)
     curves = _bias_curves(folder if folder.is_dir() else folder.parent, position)
-    columns = list(table.columns)
+    columns = [name for name in table.columns if name != clusters]
     task = served.tasks[0] if label is None else label
     if task not in served.tasks or task not in columns:
         raise InputError(f"--label: expected a task of the model in the log, got {task!r}; it has {served.tasks}")
@@ -114,6 +141,7 @@ def _after_training(
         session=None if lists is None else _values(rows[lists]),
         features=matrix,
         learned=diagnosis.position_effect(curves, event, context, task=task),
+        cluster=None if clusters is None else _values(rows[clusters]),
     )
     _tell(result, as_json=as_json)
 
@@ -126,8 +154,8 @@ def _tell(result: Any, *, as_json: bool) -> None:
             result.harvested.position, result.learned, result.harvested.ratio, low, high, strict=True
         ):
             print(f"position {place}: learned {learned:.3f}, in the log {seen:.3f} ({ends[0]:.3f} to {ends[1]:.3f})")
-        note("intervals assume independent rows; rows of the same user or list may vary together")
         return
+    lower, upper = result.harvested.interval()
     show(
         {
             "alpha": result.alpha,
@@ -135,6 +163,9 @@ def _tell(result: Any, *, as_json: bool) -> None:
             "position": result.harvested.position,
             "learned": result.learned,
             "harvested": result.harvested.ratio,
+            "harvested_lower": lower,
+            "harvested_upper": upper,
+            "clusters": result.harvested.clusters,
             "differs": result.curve_differs,
             "observed_over_expected": result.by_position.ratio,
             "miscalibrated_contexts": int(result.miscalibrated.sum()),

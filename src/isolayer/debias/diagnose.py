@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.informed_logger_test import LoggerTest, logger_test
-from isolayer.debias.intervention_harvesting import Harvested, components, effective_rows, harvest_table, unit_table
+from isolayer.debias.intervention_harvesting import (
+    Harvested,
+    components,
+    effective_rows,
+    harvest,
+    harvest_table,
+    unit_table,
+)
 from isolayer.debias.logger_score import logger_score, quantile_buckets
 from isolayer.errors import InputError
 from isolayer.metrics import ObservedOverExpected, observed_over_expected
@@ -89,7 +96,9 @@ class Overlap:
         return "\n".join(lines)
 
 
-def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None, cells: int = 200) -> Overlap:
+def overlap(
+    position: Any, label: Any, *, item: Any = None, features: Any = None, cells: int = 200, cluster: Any = None
+) -> Overlap:
     """Whether items, or rows with similar features, were shown at several positions, and what follows from it.
 
     Args:
@@ -99,6 +108,7 @@ def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None
         features: Shape ``[n, features]``: rows are compared within quantiles of the logger's score, as far as the
             features predict it.
         cells: Number of those quantiles.
+        cluster: What rows that vary together share, such as a user or a day, ``[n]``; by default rows are independent.
 
     >>> result = overlap([0, 1, 2, 2] * 50, [1, 0, 1, 0] * 50, item=["a", "a", "b", "b"] * 50)
     >>> result.connected, result.effective_rows.tolist()
@@ -122,7 +132,7 @@ def overlap(position: Any, label: Any, *, item: Any = None, features: Any = None
         shown.sum(0),
         effective_rows(shown),
         components(shown),
-        harvest_table(shown, events, keys),
+        harvest_table(shown, events, keys) if cluster is None else harvest(unit, position, label, cluster=cluster),
     )
 
 
@@ -212,6 +222,7 @@ def after_training(
     features: Any = None,
     learned: Any = None,
     buckets: int = 5,
+    cluster: Any = None,
 ) -> Diagnosis:
     """Diagnose one task of a trained model, best on rows it was not trained on.
 
@@ -224,29 +235,32 @@ def after_training(
         features: The model's features, ``[n, features]``, to test the logger and to harvest the effect of position.
         learned: The model's effect of position, see `position_effect`, to compare with the harvested one.
         buckets: Quantiles of the relevance logit by which observed over expected is shown.
+        cluster: What rows that vary together share, such as a user or a day, ``[n]``; by default rows are independent.
     """
     prob, position = probs(observed_prob, "observed_prob"), _position(context)
     buckets = count("buckets", buckets, advice="5 is usual")
     learned = None if learned is None else finite("learned", learned)
     crossed = dict(context) | {"score_bucket": quantile_buckets(finite("relevance_logit", relevance_logit), buckets)}
-    seen = overlap(position, label, features=features).harvested if features is not None else None
+    seen = overlap(position, label, features=features, cluster=cluster).harvested if features is not None else None
     if learned is not None and seen is not None and len(learned) != len(seen.position):
         raise InputError(f"learned: expected {len(seen.position)} positions, got {len(learned)}; align them")
     return Diagnosis(
-        _at_once(label, prob, crossed),
-        observed_over_expected(label, prob, position),
+        _at_once(label, prob, crossed, cluster),
+        observed_over_expected(label, prob, position, cluster=cluster),
         learned,
         seen,
-        None if session is None else logger_test(label, prob, relevance_logit, position, session, features=features),
-        _at_once(label, prob, context) if len(context) > 1 else None,
-        {name: _at_once(label, prob, {name: ids}) for name, ids in context.items()},
+        None
+        if session is None
+        else logger_test(label, prob, relevance_logit, position, session, features=features, cluster=cluster),
+        _at_once(label, prob, context, cluster) if len(context) > 1 else None,
+        {name: _at_once(label, prob, {name: ids}, cluster) for name, ids in context.items()},
     )
 
 
-def _at_once(label: Any, prob: Floats, context: Mapping[str, Any]) -> ObservedOverExpected:
+def _at_once(label: Any, prob: Floats, context: Mapping[str, Any], cluster: Any) -> ObservedOverExpected:
     """Observed over expected by context, with intervals that hold simultaneously."""
     cells = len(observed_over_expected(label, prob, context).ratio)
-    return observed_over_expected(label, prob, context, level=1 - 0.05 / cells)
+    return observed_over_expected(label, prob, context, level=1 - 0.05 / cells, cluster=cluster)
 
 
 def _off(table: ObservedOverExpected) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ position does harm.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -72,7 +73,14 @@ class LoggerTest:
 
 
 def logger_test(
-    label: Any, observed_prob: Any, relevance_logit: Any, position: Any, session: Any, *, features: Any = None
+    label: Any,
+    observed_prob: Any,
+    relevance_logit: Any,
+    position: Any,
+    session: Any,
+    *,
+    features: Any = None,
+    cluster: Any = None,
 ) -> LoggerTest:
     r"""Test whether the logged position still predicts labels beyond relevance and the effect of position.
 
@@ -94,6 +102,8 @@ def logger_test(
         position: Where each row was shown, ``[n]``; smaller is higher.
         session: The list that each row belongs to, ``[n]``.
         features: The model's features, ``[n, features]``; by default the relevance logit alone.
+        cluster: What lists that vary together share, such as a user or a day, ``[n]``; by default lists are
+            independent.
     """
     prob = probs(observed_prob, "observed_prob")
     rows = len(prob)
@@ -115,15 +125,16 @@ def logger_test(
     linear = np.column_stack([score, relevance])
     error = _partial(y - prob, linear, cell, at)
     surprise = _partial(_surprise(score, place, list_), linear, cell, at)
-    return _relative_effect(error, surprise, prob, list_)
+    clusters = [list_] if cluster is None else [list_, codes("cluster", cluster, rows)[0]]
+    return _relative_effect(error, surprise, prob, clusters)
 
 
-def _relative_effect(error: Floats, surprise: Floats, prob: Floats, list_: NDArray[np.intp]) -> LoggerTest:
-    """Regression of relative errors on surprise, weighted by the inverse variance of a label, clustered by list."""
+def _relative_effect(error: Floats, surprise: Floats, prob: Floats, by: Sequence[NDArray[np.intp]]) -> LoggerTest:
+    """Regression of relative errors on surprise, weighted by the inverse variance of a label, by the widest errors."""
     failure = np.maximum(1 - prob, _SMALLEST_FAILURE)
     gain = error * surprise / failure
     information = float((surprise**2 * prob / failure).sum())
-    deviation = float(np.sqrt((summed(list_, gain, int(list_.max()) + 1) ** 2).sum()))
+    deviation = max(float(np.sqrt((summed(one, gain, int(one.max()) + 1) ** 2).sum())) for one in by)
     if not (information > 0 and deviation > 0):
         return LoggerTest(0.0, 0.0, math.inf)
     total, spread = float(gain.sum()), float(surprise.std())

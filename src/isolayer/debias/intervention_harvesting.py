@@ -7,14 +7,14 @@ interventions (Agarwal et al. 2019). Pure functions of numpy columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.columns import whole
+from isolayer.metrics.clusters import count_of, quantile, standard_error
 from isolayer.metrics.rows import Floats, codes, labels, summed, weights
 from isolayer.settings import confidence, count
 
@@ -29,17 +29,17 @@ class Harvested:
         position: The positions, in order.
         ratio: Rate over that of the first position; NaN where it is not identified.
         log_error: Standard error of the logarithm of the ratio; infinite where it is not identified.
+        clusters: Number of clusters that the errors count; None if rows are taken as independent.
     """
 
     position: NDArray[Any]
     ratio: Floats
     log_error: Floats
+    clusters: int | None = None
 
     def interval(self, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of a confidence interval of the ratio, ``[positions]``."""
-        width = NormalDist().inv_cdf(0.5 + confidence(level) / 2) * np.where(
-            np.isfinite(self.ratio), self.log_error, np.nan
-        )
+        width = quantile(confidence(level), self.clusters) * np.where(np.isfinite(self.ratio), self.log_error, np.nan)
         return np.asarray(self.ratio * np.exp(-width)), np.asarray(self.ratio * np.exp(width))
 
     @property
@@ -59,7 +59,7 @@ class Harvested:
         return found
 
 
-def harvest(unit: Any, position: Any, label: Any, *, weight: Any = None) -> Harvested:
+def harvest(unit: Any, position: Any, label: Any, *, weight: Any = None, cluster: Any = None) -> Harvested:
     r"""Effect of position by conditional likelihood, in which whatever is particular to a unit cancels.
 
     With :math:`n_{uk}` rows of unit u at position k and rates :math:`a_u e_k`, the :math:`Y_u` events of a unit fall on
@@ -73,11 +73,57 @@ def harvest(unit: Any, position: Any, label: Any, *, weight: Any = None) -> Harv
         position: Where each was shown, ``[n]``.
         label: 0 or 1, ``[n]``.
         weight: How many times each row counts, ``[n]``.
+        cluster: What rows that vary together share, such as a user or a day, ``[n]``; by default rows are independent.
 
     >>> harvest(["a", "a", "b", "b"] * 50, [0, 1, 1, 2] * 50, [1, 1, 1, 1, 1, 0, 1, 0] * 25).ratio.round(3).tolist()
     [1.0, 0.5, 0.25]
     """
-    return harvest_table(*unit_table(unit, position, label, weight))
+    shown, events, keys = unit_table(unit, position, label, weight)
+    found = harvest_table(shown, events, keys)
+    if cluster is None:
+        return found
+    y = labels(label)
+    owner, _ = codes("unit", unit, len(y))
+    place, _ = codes("position", position, len(y))
+    own, clusters = codes("cluster", cluster, len(y))
+    factor = _widened(found, shown, events, _Labelled(owner, place, y, weights(weight, len(y)), own))
+    return replace(found, log_error=found.log_error * factor, clusters=count_of(clusters))
+
+
+class _Labelled(NamedTuple):
+    """Rows: unit, place of the position, label, weight and cluster of each."""
+
+    unit: NDArray[np.intp]
+    place: NDArray[np.intp]
+    label: Floats
+    weight: Floats
+    cluster: NDArray[np.intp]
+
+
+def _widened(found: Harvested, shown: Floats, events: Floats, rows: _Labelled) -> Floats:
+    r"""By what factor clusters widen the error of each position, at least 1, ``[positions]``.
+
+    A row moves the logarithms of the rates by :math:`I^{-1} (y - \mu) (e_k - \pi_u)`, with :math:`\mu` its expected
+    label. The factor is the standard error of the sum of these over clusters, over that of independent rows.
+    """
+    factor = np.ones(len(found.ratio))
+    known = np.isfinite(found.ratio)
+    used = ((shown > 0).sum(1) > 1) & (events.sum(1) > 0)
+    strength = shown[:, known] * found.ratio[known]
+    total = np.maximum(strength.sum(1), np.finfo(np.float64).tiny)
+    event, share = events[:, known].sum(1), strength / total[:, None]
+    kept = used[rows.unit] & known[rows.place]
+    unit, at = rows.unit[kept], (np.cumsum(known) - 1)[rows.place[kept]]
+    residual = rows.label[kept] - (event / total)[unit] * found.ratio[rows.place[kept]]
+    some, by_event = share[used], event[used][:, None]
+    information = np.diag((by_event * some).sum(0)) - (by_event * some).T @ some
+    inverse = np.zeros_like(information)
+    inverse[1:, 1:] = np.linalg.pinv(information[1:, 1:])
+    for column, k in enumerate(np.flatnonzero(known)[1:], start=1):
+        influence = residual * (inverse[at, column] - (share @ inverse[:, column])[unit])
+        errors = [standard_error(influence, rows.weight[kept], own) for own in (rows.cluster[kept], None)]
+        factor[k] = max(1.0, errors[0] / errors[1]) if errors[1] > 0 else 1.0
+    return factor
 
 
 def unit_table(

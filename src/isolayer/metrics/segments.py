@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
-from isolayer.metrics.rows import Floats, codes, probs
+from isolayer.metrics.clusters import count_of, design_effect
+from isolayer.metrics.rows import Floats, codes, labels, probs, weights
 from isolayer.metrics.sums import SegmentSums, over
 from isolayer.settings import confidence, instance, mapping, number
 
@@ -31,12 +32,12 @@ class ObservedOverExpected(NamedTuple):
 
 
 def observed_over_expected(
-    label: Any, prob: Any, context: Any, weight: Any = None, *, level: float = 0.95
+    label: Any, prob: Any, context: Any, weight: Any = None, *, level: float = 0.95, cluster: Any = None
 ) -> ObservedOverExpected:
     r"""O/E by context: :math:`\sum w y / \sum w p` (the paper's appendix A). Above 1 under-predicts.
 
     The interval is Wilson's for the observed rate over :math:`n = \sum w` trials, divided by the mean prediction, which
-    is taken as known. It is finite without any events too.
+    is taken as known. It is finite without any events too. Where rows are clustered, n is what they are worth.
 
     Args:
         label: What happened, ``[n]``: 0 or 1, or a fraction between them.
@@ -44,16 +45,39 @@ def observed_over_expected(
         context: A column ``[n]``, or a mapping of columns whose combinations are the contexts.
         weight: Frequency weights, ``[n]``.
         level: Confidence level of the interval.
+        cluster: What rows that vary together share, such as a user or a day, ``[n]``; by default rows are independent.
 
     >>> table = observed_over_expected([1, 1, 1, 0], [0.5] * 4, [0, 0, 1, 1])
     >>> table.context.tolist(), table.ratio.tolist()
     ([0, 1], [2.0, 1.0])
     """
-    if not isinstance(context, Mapping):
-        return ratio_table(SegmentSums.from_rows(label, prob, context, weight), level=level)
-    crossed, columns = cross(context, len(probs(prob)))
-    table = ratio_table(SegmentSums.from_rows(label, prob, crossed, weight), level=level)
-    return table._replace(context=columns)
+    if isinstance(context, Mapping):
+        crossed, columns = cross(context, len(probs(prob)))
+        table = observed_over_expected(label, prob, crossed, weight, level=level, cluster=cluster)
+        return table._replace(context=columns)
+    sums = SegmentSums.from_rows(label, prob, context, weight)
+    if cluster is None:
+        return ratio_table(sums, level=level)
+    effect = widened(label, prob, context, weight, cluster)
+    columns = {name: getattr(sums, name) / effect for name in ("weight", "positive", "expected")}
+    table = ratio_table(replace(sums, **columns), level=level)
+    return table._replace(weight=sums.weight, observed=sums.positive, expected=sums.expected)
+
+
+def widened(label: Any, prob: Any, context: Any, weight: Any, cluster: Any) -> Floats:
+    """By what factor clusters widen the variance of the events of each context, ``[contexts]``, at least 1.
+
+    >>> day = [0, 0, 1, 1]
+    >>> widened([1, 1, 0, 0], [0.5] * 4, ["tv"] * 4, None, day).tolist()  # all of a day, or none
+    [4.0]
+    """
+    p = probs(prob)
+    y, w = labels(label, len(p)), weights(weight, len(p))
+    group, keys = codes("segment", context, len(p))
+    own, clusters = codes("cluster", cluster, len(p))
+    count_of(clusters)
+    information = w * p * (1 - p)
+    return design_effect(w * (y - p), information, information, group, len(keys), own)
 
 
 def ratio_table(sums: SegmentSums, *, level: float = 0.95) -> ObservedOverExpected:

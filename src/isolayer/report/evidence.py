@@ -25,11 +25,11 @@ from isolayer.metrics import (
 )
 from isolayer.metrics.clusters import quantile
 from isolayer.metrics.rows import summed
+from isolayer.metrics.segments import widened
 from isolayer.metrics.sums import logit_loss, over
 from isolayer.report.intervals import (
     LEVEL,
     Estimate,
-    effect_of,
     mean_estimate,
     ne_estimate,
     rates,
@@ -240,8 +240,7 @@ def bin_effect(rows: Rows, prob: Floats) -> float:
     words, code = np.unique(prob, return_inverse=True)
     mass = summed(code, rows.weight, len(words))
     place = ((np.cumsum(mass) - mass / 2) / mass.sum() * BINS).astype(np.int64)  # equal scores stay in one bin
-    effect = effect_of(rows.label, prob, rows.weight, place[code], rows.cluster)
-    return float(np.mean(effect[np.unique(place)]))
+    return float(np.mean(widened(rows.label, prob, place[code], rows.weight, rows.cluster)))
 
 
 def ece_estimate(bins: BinSums, effect: float = 1.0) -> Estimate:
@@ -370,6 +369,6 @@ def daily(rows: Rows) -> Daily:
     # Days that are the clusters themselves have the interval of their own rows.
     cluster = None if rows.cluster is None or len(np.unique(rows.cluster)) <= len(sums[1].key) else rows.cluster
     ratio = ratios(rows.label, rows.after, rows.weight, when, cluster)._replace(context=sums[1].key)
-    effect = 1.0 if cluster is None else effect_of(rows.label, rows.after, rows.weight, when, cluster)
+    effect = 1.0 if cluster is None else widened(rows.label, rows.after, when, rows.weight, cluster)
     interval = rates(sums[1].weight / effect, sums[1].positive / effect)
     return Daily(sums[1].key, sums[1].weight, sums[0].mean_prob, sums[1].mean_prob, *interval, ratio)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.categories import Codes
-from isolayer.metrics import ObservedOverExpected, SegmentSums, ratio_table
-from isolayer.metrics.clusters import design_effect, quantile, standard_error
+from isolayer.metrics import ObservedOverExpected, SegmentSums, observed_over_expected, ratio_table
+from isolayer.metrics.clusters import quantile, standard_error
 from isolayer.metrics.sums import entropy
 
 Floats = NDArray[np.float64]
@@ -74,25 +74,7 @@ def ratios(
     >>> table.ratio.tolist(), table.lower.round(2).tolist()
     ([1.0], [0.9])
     """
-    sums = SegmentSums.from_rows(label, prob, group, weight)
-    if cluster is None:
-        return ratio_table(sums, level=LEVEL)
-    effect = effect_of(label, prob, weight, group, cluster)
-    table = ratio_table(_worth(sums, effect[sums.key]), level=LEVEL)
-    return table._replace(weight=sums.weight, observed=sums.positive, expected=sums.expected)
-
-
-def effect_of(label: Floats, prob: Floats, weight: Floats, group: Codes, cluster: Codes) -> Floats:
-    """By how much clusters widen the variance of the events of each group, shape ``[groups]``."""
-    information = weight * prob * (1 - prob)
-    groups = int(group.max()) + 1
-    return design_effect(weight * (label - prob), information, information, group, groups, cluster)
-
-
-def _worth(sums: SegmentSums, effect: Floats) -> SegmentSums:
-    """The sums of fewer rows, by the design effect of each segment."""
-    columns = (getattr(sums, name) / effect for name in ("weight", "positive", "expected", "loss", "squared_error"))
-    return SegmentSums(sums.key, *columns)
+    return observed_over_expected(label, prob, group, weight, level=LEVEL, cluster=cluster)
 
 
 def rates(weight: Floats, positive: Floats) -> tuple[Floats, Floats, Floats]:

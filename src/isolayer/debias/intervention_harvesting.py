@@ -86,8 +86,9 @@ def harvest(unit: Any, position: Any, label: Any, *, weight: Any = None, cluster
     owner, _ = codes("unit", unit, len(y))
     place, _ = codes("position", position, len(y))
     own, clusters = codes("cluster", cluster, len(y))
+    several = count_of(clusters)
     factor = _widened(found, shown, events, _Labelled(owner, place, y, weights(weight, len(y)), own))
-    return replace(found, log_error=found.log_error * factor, clusters=count_of(clusters))
+    return replace(found, log_error=found.log_error * factor, clusters=several)
 
 
 class _Labelled(NamedTuple):

@@ -119,6 +119,8 @@ def test_clusters_of_one_row_change_nothing_and_larger_ones_only_widen():
     np.testing.assert_allclose(alone.log_error, plain.log_error, rtol=1e-3)
     assert harvest(unit, position, label, cluster=day).log_error[1] > 1.2 * plain.log_error[1]
     np.testing.assert_array_equal(harvest(unit, position, label, cluster=day).ratio, plain.ratio)
+    only = np.where(unit == unit[0], 0, np.arange(len(day)))  # what is compared may all be of one cluster
+    assert np.isfinite(harvest(np.where(only == 0, 0, np.arange(len(day))), position, label, cluster=only).log_error[0])
     twice = harvest(unit, position, label, cluster=day, weight=np.full(len(day), 2.0))
     again = harvest(*(np.r_[column, column] for column in (unit, position, label)), cluster=np.r_[day, day])
     np.testing.assert_allclose(twice.log_error, again.log_error, rtol=1e-9)

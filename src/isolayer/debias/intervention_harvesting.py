@@ -114,6 +114,8 @@ def _widened(found: Harvested, shown: Floats, events: Floats, rows: _Labelled) -
     total = np.maximum(strength.sum(1), np.finfo(np.float64).tiny)
     event, share = events[:, known].sum(1), strength / total[:, None]
     kept = used[rows.unit] & known[rows.place]
+    if len(np.unique(rows.cluster[kept])) < 2:
+        return factor
     unit, at = rows.unit[kept], (np.cumsum(known) - 1)[rows.place[kept]]
     residual = rows.label[kept] - (event / total)[unit] * found.ratio[rows.place[kept]]
     some, by_event = share[used], event[used][:, None]

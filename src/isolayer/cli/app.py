@@ -13,6 +13,7 @@ from isolayer.cli.diagnosing import diagnose
 from isolayer.cli.document import recorded
 from isolayer.cli.example import example
 from isolayer.cli.exporting import export
+from isolayer.cli.merging import merge
 from isolayer.cli.scoring import score
 from isolayer.cli.showing import show
 from isolayer.cli.tuning import tune
@@ -35,7 +36,7 @@ app = typer.Typer(
 
 COMMANDS = (
     *(example, demo, simulate, diagnose, train, tune, score),
-    *(audit, fit, report, apply, export, check, update, compare, show),
+    *(audit, fit, report, apply, export, check, update, merge, compare, show),
 )
 for _command in COMMANDS:
     app.command()(recorded(_command))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from isolayer.storage import content_id, files_of
 
 Id = Annotated[str | None, typer.Option("--id", help="Name of the day, such as 2026-11-16; it is added once only.")]
 MOST_NAMED = 14  # days kept apart; the sums of older ones are with the rest
-_MOST_FILES = 1000  # remembered at most; logs of more files are known by their sums only
+MOST_FILES = 1000  # remembered at most; logs of more files are known by their sums only
 _ID = "id:"  # before the names that --id gave
 _UNNAMED = "unnamed"  # remembered for a log that nothing identifies, such as a pipe
 
@@ -39,6 +40,11 @@ def names_and_files(source: Any) -> tuple[list[str], list[str]]:
     """The names that ``--id`` gave to days, and what identifies the files that were fitted."""
     held = list(source.get("files", ()))
     return [one[len(_ID) :] for one in held if one.startswith(_ID)], [one for one in held if not one.startswith(_ID)]
+
+
+def known_by(sums: Histogram, path: Path) -> tuple[str, ...]:
+    """What tells sums apart from others: the files and days they hold, or else the name of their file, as of a day."""
+    return tuple(sorted(one for one in _held(sums) if one != _UNNAMED)) or (_ID + path.stem,)
 
 
 def with_day(
@@ -89,7 +95,7 @@ def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str |
         name: What ``--id`` called it, if it was given; it then decides alone.
     """
     held, identities = _held(sums), _identities(log, name)
-    all_known = _UNNAMED not in held and len(held) < _MOST_FILES
+    all_known = _UNNAMED not in held and len(held) < MOST_FILES
     for identity, called in identities.items():
         decides = name is None or identity.startswith(_ID)
         if all_known and decides and identity not in held:
@@ -148,7 +154,7 @@ def _remembering(
     total: Histogram, files: list[str], days: list[dict[str, Any]], sums: Histogram, day: Histogram | None
 ) -> Histogram:
     """Sums with what is to be remembered of their days."""
-    source = {**total.source, "files": list(dict.fromkeys(files))[-_MOST_FILES:], "days": days}
+    source = {**total.source, "files": list(dict.fromkeys(files))[-MOST_FILES:], "days": days}
     if day is not None:
         source |= {"negative_rate": day.source.get("negative_rate"), "period": period_of_both(sums, day)}
     return replace(total, source=source)
@@ -175,7 +181,7 @@ def _named(sums: Histogram) -> list[dict[str, Any]]:
 def _identities(log: Sequence[str], name: str | None) -> dict[str, str]:
     """What identifies a day, by name and by content, and how to call each in an error."""
     files = [path for one in log for path in files_of(one) if path.is_file()]
-    found = {content_id(path): repr(str(path)) for path in files} if len(files) <= _MOST_FILES else {}
+    found = {content_id(path): repr(str(path)) for path in files} if len(files) <= MOST_FILES else {}
     return found if name is None else {_ID + name: f"--id {name}", **found}
 
 

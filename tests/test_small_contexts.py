@@ -78,12 +78,13 @@ def test_the_optimum_is_that_of_the_exact_solver_to_1e_9(strength, monkeypatch):
     for module in ("interior", "solver", "reduced"):
         monkeypatch.setattr(f"isolayer.fitting.{module}.TOLERANCE", 1e-13)
     monkeypatch.setattr("isolayer.fitting.reduced._ROUNDS", 8)
+    monkeypatch.setattr("isolayer.fitting.reduced._FEW", 0)
     fitted, some = level_of(rows_of(6), strength), np.arange(40, 300, 3)
     part, starts = fitted.part, np.searchsorted(fitted.part.group, np.arange(fitted.part.groups + 1))
     small = SmallContexts.of(part, starts, fitted.above, fitted.choice.shared, fitted._priors, fitted.least)
     centre = fitted.above.curves[0] + fitted.choice.shared
     rows, (prior, wide) = FlatRows(part, starts, some), fitted._priors
-    found = fit_reduced(rows, rows.between(centre) + rows.offset, *small.modes[1])
+    found = fit_reduced(rows, rows.between(centre) + rows.offset, *small.modes[-1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)  # rounding keeps it above a tolerance like this
         exact = fit(BinnedRows.picked(part, starts, some), centre[:, None], prior, least=-np.inf, wide=wide)

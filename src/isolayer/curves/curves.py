@@ -27,7 +27,7 @@ from isolayer.fitting.columns import numbers, probs, same_length
 from isolayer.fitting.frames import columns
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
 from isolayer.fitting.histogram import Histogram
-from isolayer.fitting.monotone_test import clearest_fall
+from isolayer.fitting.monotone_test import clearest_fall, looked_at
 from isolayer.fitting.packed import Matrix, Packed
 from isolayer.fitting.sampling import sampled_as_one
 from isolayer.fitting.terms import Terms
@@ -141,7 +141,8 @@ class Curves(CurvesForm):
         rows, shift = sampled_as_one(whole)
         floor = (FLOOR if strict else 0.0) if monotone else -np.inf
         levels = fit_levels(rows, shrinkage=shrinkage, floor=floor, clip=extrapolation == "clip")
-        fall = clearest_fall(whole, prob_of_cells(levels.table.values[0], rows))
+        most = looked_at(whole)
+        fall = clearest_fall(whole.only_cells(most), prob_of_cells(levels.table.values[0], rows.only_cells(most)))
         settings = {
             "shrinkage": [list(strength) for strength in levels.strengths],
             "chosen": isinstance(shrinkage, str),

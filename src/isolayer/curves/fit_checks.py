@@ -16,6 +16,7 @@ from isolayer.fitting.negative_rates import distinct_rates
 Floats = NDArray[np.float64]
 
 _ROWS = 100  # fewer rows may be in [0, 1] by chance
+_CELLS = 1 << 20  # of a fit that are looked at
 _BEYOND = 0.5  # share of the rows beyond the grid that is an error
 _WORSE = (20.0, 0.02)  # log loss beyond that of a constant that is an error: in all, and as a share of the constant's
 
@@ -52,7 +53,7 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
     >>> day = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1])
     >>> refuse_worse_than_constant(Curves.from_histogram(day), day)
     """
-    sums = evidence(histogram.folded())
+    sums = evidence(_some_contexts(histogram.folded()))
     context = dict(zip(sums.contexts, sums.keys, strict=True))
     row = curves.rows_of(context or None, sums.groups)[sums.group]
     offset = -np.log(sums.negative_rate)
@@ -64,6 +65,12 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
             f"fit: expected curves that predict their own rows better than a constant, got a log loss of "
             f"{ours / rows:.3g} against {constant / rows:.3g}; check that labels belong to these scores"
         )
+
+
+def _some_contexts(histogram: Histogram) -> Histogram:
+    """All contexts, or so many that there are enough cells to judge by."""
+    every = len(histogram.group) // _CELLS + 1
+    return histogram if every == 1 else histogram.cells_where(histogram.group % every == 0)
 
 
 def refuse_beyond_grid(histogram: Histogram) -> None:

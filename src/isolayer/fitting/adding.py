@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +41,21 @@ def add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list
     for column in sums:
         totals.append(totals[-1] if column is None else np.add.reduceat(column[order], starts))
     return ordered[starts], totals[1:]
+
+
+def rounded_sums(place: NDArray[Any], places: int, columns: Iterable[Sums]) -> Iterator[bytes]:
+    """Sums of columns by place, for a digest.
+
+    Engines add in different orders, so the last digits are not part of what the sums are.
+
+    >>> [len(one) for one in rounded_sums(np.array([0, 2]), 3, [np.array([1.0, 2.0])])]
+    [24]
+    """
+    last, sums = None, b""
+    for column in columns:
+        sums = sums if column is last else np.round(np.bincount(place, column, minlength=places), 6).tobytes()
+        last = column
+        yield sums
 
 
 def _table(cell: Codes, column: Sums, size: int) -> Sums:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, offered
 from isolayer.fitting import columns
-from isolayer.fitting.adding import add_up
+from isolayer.fitting.adding import add_up, rounded_sums
 from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
 from isolayer.fitting.negative_rates import checked_rates, distinct_rates
 from isolayer.fitting.notebook import HistogramForm
@@ -195,9 +195,8 @@ class Histogram(HistogramForm):
         rate = np.searchsorted(rates, self.negative_rate)
         digest.update(rates.tobytes())
         for place, places in ((self.group, self.groups), (self.bin, bins(self.grid)), (rate, len(rates))):
-            for column in (self.count, self.weight, self.positive):
-                # Engines add in different orders, so the last digits of a sum are not part of its identity.
-                digest.update(np.round(np.bincount(place, column, minlength=places), 6).tobytes())
+            for sums in rounded_sums(place, places, (self.count, self.weight, self.positive)):
+                digest.update(sums)
         return digest.hexdigest()[:32]
 
     @classmethod
@@ -324,7 +323,7 @@ class Histogram(HistogramForm):
     def _sums(self) -> tuple[Sums, ...]:
         return tuple(getattr(self, name) for name in _SUMS)
 
-    def only_cells(self, kept: NDArray[np.bool_]) -> Histogram:
+    def only_cells(self, kept: NDArray[np.bool_] | slice) -> Histogram:
         """The cells that are kept, ``[cells]``; groups keep their numbers, and may be empty."""
         part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", "negative_rate", *_SUMS)}
         return replace(self, **part)

@@ -68,7 +68,8 @@ def clearest_fall(histogram: Histogram, prob: Floats) -> Falling | None:
     >>> fall.p_value < 1e-6, round(fall.turn, 2), fall.rate_below, fall.rate_above
     (True, 0.5, 0.5, 0.3)
     """
-    sums, prob = _largest(evidence(histogram), prob)
+    kept = looked_at(histogram)
+    sums, prob = evidence(histogram).only_cells(kept), prob[kept]
     block, edges = _blocks(sums, prob)
     blocks = len(edges) - 1
     if blocks < 2:
@@ -105,13 +106,17 @@ def words(found: Falling, shown: Callable[[Any], Any] = float) -> str:
     )
 
 
-def _largest(sums: Histogram, prob: Floats) -> tuple[Histogram, Floats]:
-    """The cells of the contexts with the most rows."""
-    if sums.groups <= _CONTEXTS:
-        return sums, prob
+def looked_at(histogram: Histogram) -> NDArray[np.bool_] | slice:
+    """Which cells :func:`clearest_fall` looks at: those of the contexts with the most rows.
+
+    >>> looked_at(Histogram.from_arrays([0.1], [1]))
+    slice(None, None, None)
+    """
+    if histogram.groups <= _CONTEXTS:
+        return slice(None)
+    sums = evidence(histogram)
     weight = np.bincount(sums.group, sums.weight, minlength=sums.groups)
-    kept = (weight >= np.partition(weight, -_CONTEXTS)[-_CONTEXTS])[sums.group]
-    return sums.only_cells(kept), prob[kept]
+    return np.asarray((weight >= np.partition(weight, -_CONTEXTS)[-_CONTEXTS])[sums.group])
 
 
 def _blocks(sums: Histogram, prob: Floats) -> tuple[NDArray[np.int64], Floats]:

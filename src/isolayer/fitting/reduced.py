@@ -24,10 +24,10 @@ from isolayer.fitting.prior import Prior
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-SIZES = (3, 8)  # numbers of modes: the first for nearly all contexts, the second for larger ones
+SIZES = (2, 4, 8)  # numbers of modes: the first for nearly all contexts, the others for larger ones
 SMALL = 3e-3  # most information beyond the modes, times prior variance: its square is the error of a variance
 _STEPS = 8  # Newton steps for the modes alone
-_ROUNDS = 3  # times that all directions are looked at
+_ROUNDS, _FEW = 3, 0.004  # times that all directions are looked at, and share of the contexts for which it is not done
 _NEAR = 1e-2  # length of a step after which the rest is looked at
 _LONGEST = 1.5  # as in isolayer.fitting.interior
 
@@ -95,7 +95,7 @@ def fit_reduced(rows: FlatRows, centre: Floats, own: Modes, wide: Modes) -> Redu
         there = rows.read(deviation)
         after, bend = _derivatives(rows, centre + there)
         residual = rows.sums(np.abs(after - slope)) / rows.scale
-        if residual.max() <= TOLERANCE:
+        if np.count_nonzero(residual > TOLERANCE) <= _FEW * rows.contexts:
             break
         weights = -_inner(rows, slope, along)
         rest = there - _mixed(rows, weights, along)
@@ -137,15 +137,16 @@ def _along_modes(rows: FlatRows, centre: Floats, along: Floats, own: Modes) -> t
     first, last = rows.span
     beyond = own.rest[first:last, first:last]
     weights, rest, near = np.zeros((len(along), rows.contexts)), np.zeros_like(centre), False
-    for _ in range(_STEPS):
-        slope, bend = _derivatives(rows, centre + _mixed(rows, weights, along) + rest)
-        move = _newton(rows, slope, bend, along, weights)
-        moved = _mixed(rows, move, along)
+    for step in range(_STEPS):
+        some = slice(1 if step < 2 else None)  # most of the way is along the first
+        slope, bend = _derivatives(rows, centre + _mixed(rows, weights[some], along[some]) + rest)
+        move = _newton(rows, slope, bend, along[some], weights[some])
+        moved = _mixed(rows, move, along[some])
         farthest = rows.largest(np.abs(moved, out=moved))
-        weights -= move * (_LONGEST / np.maximum(farthest, _LONGEST))
+        weights[some] -= move * (_LONGEST / np.maximum(farthest, _LONGEST))
         if near:
             break
-        near = float(farthest.max()) < _NEAR
+        near = step >= 2 and float(farthest.max()) < _NEAR
         if near:
             rest = rows.read(-_knots(rows, slope) @ beyond, first)
     return weights, rest
@@ -206,7 +207,7 @@ def _variance(rows: FlatRows, bend: Floats, wide: Modes) -> Singles:
     answer = pressed @ rest
     pairs = _Pairs.of(len(modes))
     near = np.subtract(modes[:, None], answer[:, :, first:last])
-    hessian = np.stack([np.einsum("cn,cn->c", pressed[i], near[j], dtype=np.float64) for i, j in pairs.places])
+    hessian = np.stack([np.einsum("cn,cn->c", pressed[i], near[j]) for i, j in pairs.places])
     unit = np.broadcast_to(np.eye(len(modes))[:, :, None], (len(modes), len(modes), rows.contexts))
     covariance = pairs.inverse_times(hessian, unit).astype(np.float32)
     left = np.subtract(wide.modes[:, None].astype(np.float32), answer, out=answer)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from isolayer.fitting.adding import add_up
 from isolayer.fitting.categories import combine, encode
 from isolayer.fitting.histogram import Histogram, bins
 from isolayer.fitting.negative_rates import distinct_rates
 from isolayer.grid import Grid
 
-_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few there are
+_SUMS = ("count", "weight", "weight_squared", "positive", "logit")
 
 
 def context_column(place: int) -> str:
@@ -25,42 +27,99 @@ def context_column(place: int) -> str:
     return f"context_{place}"
 
 
-def histogram_of_cells(cells: pa.Table, contexts: tuple[str, ...], grid: Grid, rate: NDArray[np.float64]) -> Histogram:
+def columns_of(schema: pa.Schema, batches: list[pa.RecordBatch]) -> dict[str, Any]:
+    """The columns of an answer: numbers as numpy arrays, others as Arrow has them.
+
+    The batches are taken out of the list one by one, so that numbers are never in memory twice.
+
+    >>> answer = pa.table({"bin": [3, 4], "context_0": ["tv", None]})
+    >>> columns = columns_of(answer.schema, answer.to_batches())
+    >>> columns["bin"].tolist(), columns["context_0"].to_pylist()
+    ([3, 4], ['tv', None])
+    """
+    rows = sum(len(batch) for batch in batches)
+    numbers, others = dict[str, NDArray[Any]](), dict[str, list[pa.Array]]()
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        plain = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if plain and not any(batch[name].null_count for batch in batches):
+            numbers[name] = np.empty(rows, kind.to_pandas_dtype())
+        else:
+            others[name] = []
+    last = rows
+    while batches:
+        batch = batches.pop()
+        for name, column in numbers.items():
+            column[last - len(batch) : last] = batch[name].to_numpy()
+        for name, parts in others.items():
+            parts.insert(0, batch[name])
+        last -= len(batch)
+    return numbers | {name: pa.chunked_array(parts, schema.field(name).type) for name, parts in others.items()}
+
+
+def only_rows(columns: dict[str, Any], kept: NDArray[np.bool_]) -> dict[str, Any]:
+    """Some rows of an answer."""
+    mask = pa.array(kept)
+    return {name: col[kept] if isinstance(col, np.ndarray) else col.filter(mask) for name, col in columns.items()}
+
+
+def numbers_of(column: Any) -> NDArray[Any]:
+    """A column of an answer as a numpy array."""
+    return column if isinstance(column, np.ndarray) else np.asarray(column.to_numpy())
+
+
+def histogram_of_cells(
+    cells: dict[str, Any], contexts: tuple[str, ...], grid: Grid, rate: NDArray[np.float64] | float
+) -> Histogram:
     """Number the groups of an engine's answer, and put its cells in order.
 
     Args:
-        cells: The answer: contexts, ``bin``, sums, and ``fold`` if there are any.
+        cells: The columns of the answer: contexts, ``bin``, sums, and ``fold`` if there are any. They are taken out.
         contexts: Names of the context columns.
         grid: Where the knots, and so the bins, are.
-        rate: Negative rate of each cell, shape ``[cells]``.
+        rate: Negative rate of each cell, shape ``[cells]``, or of all.
     """
-    coded = [encode(cells[context_column(place)], name) for place, name in enumerate(contexts)]
-    sizes = [len(vocabulary) for vocabulary, _ in coded]
-    parts, group = combine([codes for _, codes in coded], sizes, len(cells))
+    at = numbers_of(cells.pop("bin"))
+    coded = [encode(cells.pop(context_column(place)), name) for place, name in enumerate(contexts)]
+    parts, group = combine([codes for _, codes in coded], [len(vocabulary) for vocabulary, _ in coded], len(at))
     keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
-    fold = cells["fold"].to_numpy().astype(np.int8) if "fold" in cells.column_names else np.zeros(len(cells), np.int8)
-    at = cells["bin"].to_numpy().astype(np.int32)
-    names = ("count", "weight", "weight_squared", "positive", "logit")
-    present = {name: cells[name].to_numpy() for name in names if name in cells.column_names}
-    groups, folds = len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1
+    del coded, parts
+    fold = numbers_of(cells.pop("fold", np.zeros(1, np.int8)))
     rates, code = distinct_rates(rate)
-    cell = ((group * folds + fold) * bins(grid) + at) * len(rates) + code
-    order = _order(cell, groups * folds * bins(grid) * len(rates))
-    if order is None:
-        place, sums = (group, fold, at, rate), {name: column.astype(np.float64) for name, column in present.items()}
-        counts = sums["count"]  # where nothing is weighted, weights are counts
-        return Histogram._gather(grid, contexts, keys, place, [sums.get(name, counts) for name in names])
-    totals = {name: column[order].astype(np.float64, copy=False) for name, column in present.items()}
-    place = group[order], fold[order], at[order], rate[order]
-    return Histogram(grid, contexts, keys, *place, *(totals.get(name, totals["count"]) for name in names))
+    sizes = (len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1, bins(grid), len(rates))
+    cell = ((group * sizes[1] + fold) * sizes[2] + at) * sizes[3] + code
+    del group, at, fold, code
+    order, once = _sort(cell, math.prod(sizes))
+    sums = {name: numbers_of(cells.pop(name))[order].astype(np.float64, copy=False) for name in _SUMS if name in cells}
+    del order
+    if not once:
+        cell, totals = add_up(cell, math.prod(sizes), [*sums.values()])
+        sums = dict(zip(sums, totals, strict=True))
+    whole = [sums.get(name, sums["count"]) for name in _SUMS]  # where nothing is weighted, weights are counts
+    return Histogram(grid, contexts, keys, *_places(cell, sizes, rates), *whole)
 
 
-def _order(cell: NDArray[np.int64], size: int) -> NDArray[np.int64] | None:
-    """The order that sorts cells of an engine, which has added them up; None if one occurs twice after all."""
-    if size > max(_DENSE, 16 * len(cell)):
-        order = np.argsort(cell)
-        return order if (np.diff(cell[order]) > 0).all() else None
-    place: NDArray[Any] = np.full(size, -1, np.int32 if len(cell) < 2**31 else np.int64)
-    place[cell] = np.arange(len(cell), dtype=place.dtype)
-    order = place[place >= 0].astype(np.int64)
-    return order if len(order) == len(cell) else None
+def _sort(cell: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], bool]:
+    """Sort cells; returns the order in which they stand now, and whether each occurs once."""
+    bits = len(cell).bit_length()
+    if size.bit_length() + bits < 64:  # numbers that hold both sort several times as fast as places of numbers
+        cell <<= bits
+        cell |= np.arange(len(cell))
+        cell.sort()
+        order = cell & ((1 << bits) - 1)
+        cell >>= bits
+    else:
+        order = np.argsort(cell, kind="stable")
+        cell[:] = cell[order]
+    return order, bool((cell[1:] > cell[:-1]).all())
+
+
+def _places(cell: NDArray[np.int64], sizes: tuple[int, ...], rates: NDArray[np.float64]) -> tuple[Any, ...]:
+    """Group, fold, bin and negative rate of cells; those that all share are in memory once."""
+    code, fold = np.zeros(1, np.int64), np.zeros(1, np.int8)
+    if sizes[3] > 1:
+        cell, code = np.divmod(cell, sizes[3])
+    group, at = np.divmod(cell, sizes[2])
+    if sizes[1] > 1:
+        group, fold = np.divmod(group, sizes[1])
+    every = cell.shape
+    return group, np.broadcast_to(fold.astype(np.int8), every), at.astype(np.int32), np.broadcast_to(rates[code], every)

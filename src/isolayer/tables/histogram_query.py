@@ -17,8 +17,6 @@ from typing import Any, Literal
 
 import ibis
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from isolayer.curves.evaluation import NEAR, Scale
@@ -29,7 +27,7 @@ from isolayer.fitting.histogram import BINS_PER_STEP, LEAST_WEIGHT, MOST_WEIGHT,
 from isolayer.fitting.negative_rates import refuse_many
 from isolayer.grid import Grid
 from isolayer.settings import choice, count, text
-from isolayer.tables.engine_answer import context_column, histogram_of_cells
+from isolayer.tables.engine_answer import columns_of, context_column, histogram_of_cells, numbers_of, only_rows
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.grid_query import Scores, grid_for
 from isolayer.tables.sources import (
@@ -141,10 +139,10 @@ def histogram_of(
     newest = latest(source, spec)
     if isinstance(spec.grid, str):
         spec = replace(spec, grid=grid_for(source, lambda table: _scores(table, spec, newest)))
-    cells = collect(source, lambda table: grouped(table, spec, newest=newest))
+    cells = _cells(source, spec, newest)
     bad = _bad_rows(cells, spec)
     if bad:
-        total = sum(cells["count"].to_pylist())
+        total = int(numbers_of(cells["count"]).sum())
         counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
         if on_bad_rows == "error":
             query = sample_query(source, spec)
@@ -156,14 +154,23 @@ def histogram_of(
                 f'out by on_bad_rows="drop"{sample}'
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
-    kept = pc.greater_equal(cells["bin"], 0)
-    used = cells if pc.all(kept).as_py() else cells.filter(kept)
-    histogram = histogram_of_cells(used, spec.contexts, _grid(spec), _rates(used, spec))
+    kept = numbers_of(cells["bin"]) >= 0
+    cells = cells if kept.all() else only_rows(cells, kept)
+    del kept
+    histogram = histogram_of_cells(cells, spec.contexts, _grid(spec), _rates(cells, spec))
     if spec.weight is not None and spec.weight_kind == "frequency" and spec.half_life is None:
         why = doubtful_counts(float(histogram.weight.sum()), histogram.rows)
         if why is not None:
             warnings.warn(why, WeightsAreNotCounts, stacklevel=3)
     return replace(histogram, source={name: getattr(spec, name) for name in _SOURCE}), bad
+
+
+def _cells(source: Any, spec: ColumnSpec, newest: float | None) -> dict[str, Any]:
+    """The columns of the engine's answer."""
+    answer = collect(source, lambda table: grouped(table, spec, newest=newest))
+    schema, batches = answer.schema, answer.to_batches()
+    del answer
+    return columns_of(schema, batches)
 
 
 def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:
@@ -366,16 +373,17 @@ def _rule(spec: ColumnSpec) -> str:
     return f"{score}, labels in [0, 1]{weight}" + (", no missing contexts" if spec.missing == "error" else "")
 
 
-def _bad_rows(cells: pa.Table, spec: ColumnSpec) -> dict[str, int]:
+def _bad_rows(cells: dict[str, Any], spec: ColumnSpec) -> dict[str, int]:
     """How many rows of each kind cannot be used."""
-    bad = cells.filter(pc.less(cells["bin"], _UNUSED))
-    kind, count = bad["bin"].to_numpy(), bad["count"].to_numpy()
+    kind = numbers_of(cells["bin"])
+    bad = np.flatnonzero(kind < _UNUSED)
+    kind, count = kind[bad], numbers_of(cells["count"])[bad]
     kinds = _KINDS if spec.scale == "logit" else _KINDS | {_SCORE: _PROBS}
     return {text: int(count[kind == code].sum()) for code, text in kinds.items() if (kind == code).any()}
 
 
-def _rates(cells: pa.Table, spec: ColumnSpec) -> NDArray[np.float64]:
-    """Negative rate of each cell."""
+def _rates(cells: dict[str, Any], spec: ColumnSpec) -> NDArray[np.float64] | float:
+    """Negative rate of each cell, or of all."""
     if isinstance(spec.negative_rate, str):
-        return np.asarray(cells["negative_rate"].to_numpy(), np.float64)
-    return np.full(len(cells), 1.0 if spec.negative_rate is None else float(spec.negative_rate))
+        return np.asarray(numbers_of(cells["negative_rate"]), np.float64)
+    return 1.0 if spec.negative_rate is None else float(spec.negative_rate)

@@ -20,9 +20,10 @@ from isolayer.curves.evaluation import logit_of, prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bin_of
 from isolayer.grid import Grid
+from isolayer.tables.engine_answer import columns_of, histogram_of_cells
 from isolayer.tables.folds import fold_of
 from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, grouped, histogram_of, sample_query
-from isolayer.tables.sources import as_table, collect, double
+from isolayer.tables.sources import as_table, collect, collect_sparingly, double, engine
 
 NAN = float("nan")
 DIALECTS = ("duckdb", "bigquery", "snowflake", "trino", "postgres")
@@ -470,3 +471,59 @@ def test_a_lazy_frame_of_polars_through_ibis_is_summed_and_calibrated():
     curves = Curves.from_histogram(here)
     prob = apply_table(curves, table).order_by("id").to_pyarrow()["calibrated_prob"].to_numpy()
     np.testing.assert_allclose(prob, curves.predict_proba(data["score"], {"device": data["device"]}), atol=1e-12)
+
+
+def limit():
+    return engine().con.execute("SELECT current_setting('memory_limit')").fetchall()[0][0]
+
+
+def test_grouping_needs_little_memory_and_leaves_the_engine_as_it_was(monkeypatch):
+    asked, usual = [], limit()
+
+    def ask(table):
+        asked.append(limit())
+        if len(asked) == 1 and fails:
+            raise duckdb.OutOfMemoryException("too little")
+        return table.agg(total=table.a.sum())
+
+    monkeypatch.setattr("isolayer.tables.sources._MEMORY", 100)
+    for fails in (False, True):
+        asked.clear()
+        assert collect_sparingly({"a": [1, 2]}, ask)["total"].to_pylist() == [3]
+        assert asked[0] != usual
+        assert asked[1:] == [usual] * fails, "what cannot be kept on disk is asked again without a limit"
+        assert limit() == usual
+    relation, fails = duckdb.sql("SELECT 1 AS a"), False
+    asked.clear()
+    collect_sparingly(relation, ask)
+    assert asked == [usual], "the connection of a user is left alone"
+
+
+def test_more_groups_than_fit_in_memory_are_summed_on_disk(monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    many = 400_000
+    table = pa.table({"shop": rng.permutation(many), "score": rng.normal(size=many), "label": rng.integers(0, 2, many)})
+    pq.write_table(table, tmp_path / "log.parquet")
+    monkeypatch.setattr("isolayer.tables.sources._MEMORY", 16)
+    histogram, _ = histogram_of(tmp_path / "log.parquet", ColumnSpec(("shop",), grid=Grid()))
+    assert histogram.groups == histogram.rows == many
+    order = np.argsort(table["shop"].to_numpy())
+    np.testing.assert_array_equal(histogram.logit, table["score"].to_numpy()[order])
+    np.testing.assert_array_equal(histogram.positive, table["label"].to_numpy()[order])
+
+
+def test_an_engine_that_gives_a_cell_twice_or_in_any_order_is_understood():
+    answer = pa.table(
+        {
+            "context_0": pa.chunked_array([["b", "a"], ["b"]]),
+            "bin": pa.chunked_array([pa.array([3, 2], pa.int32()), pa.array([3], pa.int32())]),
+            "count": pa.chunked_array([[1, 2], [4]]),
+            "positive": pa.chunked_array([[1.0, 0.0], [2.0]]),
+            "logit": pa.chunked_array([[0.5, 0.1], [1.5]]),
+        }
+    )
+    columns = columns_of(answer.schema, answer.to_batches())
+    found = histogram_of_cells(columns, ("device",), Grid(lower=0, upper=4, step=1), 1.0)
+    assert [found.keys[0].tolist(), found.group.tolist(), found.bin.tolist()] == [["a", "b"], [0, 1], [2, 3]]
+    assert [found.count.tolist(), found.positive.tolist(), found.logit.tolist()] == [[2, 5], [0, 3], [0.1, 2.0]]
+    assert found.negative_rate.tolist() == [1.0, 1.0]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
+from isolayer.curves.evaluation import evaluate
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import evidence
 from isolayer.fitting.histogram import Histogram, bins
@@ -16,7 +17,7 @@ from isolayer.fitting.negative_rates import distinct_rates
 Floats = NDArray[np.float64]
 
 _ROWS = 100  # fewer rows may be in [0, 1] by chance
-_CELLS = 1 << 20  # of a fit that are looked at
+_CELLS = 1 << 19  # of a fit that are looked at
 _BEYOND = 0.5  # share of the rows beyond the grid that is an error
 _WORSE = (20.0, 0.02)  # log loss beyond that of a constant that is an error: in all, and as a share of the constant's
 
@@ -55,9 +56,9 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
     """
     sums = evidence(_some_contexts(histogram.folded()))
     context = dict(zip(sums.contexts, sums.keys, strict=True))
-    row = curves.rows_of(context or None, sums.groups)[sums.group]
-    offset = -np.log(sums.negative_rate)
-    ours = _log_loss(curves.evaluate(row, sums.logit / sums.weight) + offset, sums.weight, sums.positive)
+    values = np.asarray(curves.values[curves.rows_of(context or None, sums.groups)])
+    logit = evaluate(values, sums.group, sums.logit / sums.weight, curves.grid, curves.extrapolation)
+    ours = _log_loss(logit - np.log(sums.negative_rate), sums.weight, sums.positive)
     constant = _loss_of_constant(sums)
     if ours - constant > max(_WORSE[0], _WORSE[1] * constant):
         rows = sums.weight.sum()

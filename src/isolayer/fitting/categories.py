@@ -159,7 +159,7 @@ def present_codes(code: Codes, size: int) -> tuple[Codes, Codes]:
     occurs = np.zeros(size, bool)
     occurs[code] = True
     place_of = np.cumsum(occurs) - 1
-    return np.flatnonzero(occurs), place_of[code]
+    return np.flatnonzero(occurs), place_of.take(code)
 
 
 class _Read(NamedTuple):

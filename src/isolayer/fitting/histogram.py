@@ -189,8 +189,9 @@ class Histogram(HistogramForm):
         >>> one.fingerprint() == two.fingerprint()
         True
         """
-        words = [*self.contexts, *("\0".join(map(str, key.tolist())) for key in self.keys)]
-        digest = sha256("\0".join(words).encode())
+        digest = sha256("\0".join(self.contexts).encode())
+        for part in (key[first : first + (1 << 16)] for key in self.keys for first in range(0, len(key) or 1, 1 << 16)):
+            digest.update("\0".join(["", *map(str, part.tolist())] if len(part) else ["", ""]).encode())
         rates = distinct_rates(self.negative_rate)[0]
         rate = np.searchsorted(rates, self.negative_rate)
         digest.update(rates.tobytes())

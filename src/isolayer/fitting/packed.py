@@ -276,13 +276,12 @@ class Packed:
         for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
             mine = self._of(level, at)
             own, where, far = at[mine] - level.first, left[mine], fraction[mine]
-            here, weights = (
-                knots.rise.take(where, axis=0),
-                level.weights.take(own, axis=0).astype(np.float64),
+            weights = level.weights.take(own, axis=0).astype(np.float64)
+            start, rise = (
+                part[:, -1] + UNIT * np.einsum("nk,nk->n", weights, part[:, :-1])
+                for part in (table.take(where, axis=0) for table in knots)
             )
-            here *= far[:, None]
-            here += knots.start.take(where, axis=0)
-            out[mine] += here[:, -1] + UNIT * np.einsum("nk,nk->n", weights, here[:, :-1])
+            out[mine] += start + far * rise
             at[mine] = self._above(level, own)
         place = self._place.take(at).astype(np.int64) * self.shape[1] + left
         flat = self._padded.reshape(-1)

@@ -78,24 +78,32 @@ def histogram_of_cells(
         grid: Where the knots, and so the bins, are.
         rate: Negative rate of each cell, shape ``[cells]``, or of all.
     """
-    at = numbers_of(cells.pop("bin"))
-    coded = [encode(cells.pop(context_column(place)), name) for place, name in enumerate(contexts)]
-    parts, group = combine([codes for _, codes in coded], [len(vocabulary) for vocabulary, _ in coded], len(at))
-    keys = tuple(vocabulary[part] for (vocabulary, _), part in zip(coded, parts, strict=True))
-    del coded, parts
+    keys, cell = _groups(cells, contexts)
     fold = numbers_of(cells.pop("fold", np.zeros(1, np.int8)))
     rates, code = distinct_rates(rate)
     sizes = (len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1, bins(grid), len(rates))
-    cell = ((group * sizes[1] + fold) * sizes[2] + at) * sizes[3] + code
-    del group, at, fold, code
+    for size, part in zip(sizes[1:], (fold, numbers_of(cells.pop("bin")), code), strict=True):
+        cell *= size  # in place, here and below: what costs time is new memory
+        cell += part
     order, once = _sort(cell, math.prod(sizes))
-    sums = {name: numbers_of(cells.pop(name))[order].astype(np.float64, copy=False) for name in _SUMS if name in cells}
+    sums = {
+        name: numbers_of(cells.pop(name)).take(order).astype(np.float64, copy=False) for name in _SUMS if name in cells
+    }
     del order
     if not once:
         cell, totals = add_up(cell, math.prod(sizes), [*sums.values()])
         sums = dict(zip(sums, totals, strict=True))
     whole = [sums.get(name, sums["count"]) for name in _SUMS]  # where nothing is weighted, weights are counts
     return Histogram(grid, contexts, keys, *_places(cell, sizes, rates), *whole)
+
+
+def _groups(cells: dict[str, Any], contexts: tuple[str, ...]) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
+    """Keys of the groups, and the group of each cell; the columns of contexts are taken out."""
+    coded = [encode(cells.pop(context_column(place)), name) for place, name in enumerate(contexts)]
+    if len(coded) == 1:
+        return (coded[0][0],), coded[0][1]
+    parts, group = combine([codes for _, codes in coded], [len(words) for words, _ in coded], len(cells["bin"]))
+    return tuple(words[part] for (words, _), part in zip(coded, parts, strict=True)), group
 
 
 def _sort(cell: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], bool]:
@@ -117,9 +125,11 @@ def _places(cell: NDArray[np.int64], sizes: tuple[int, ...], rates: NDArray[np.f
     """Group, fold, bin and negative rate of cells; those that all share are in memory once."""
     code, fold = np.zeros(1, np.int64), np.zeros(1, np.int8)
     if sizes[3] > 1:
-        cell, code = np.divmod(cell, sizes[3])
-    group, at = np.divmod(cell, sizes[2])
+        code = cell % sizes[3]
+        cell //= sizes[3]
+    at = (cell % sizes[2]).astype(np.int32)
+    cell //= sizes[2]
     if sizes[1] > 1:
-        group, fold = np.divmod(group, sizes[1])
-    every = cell.shape
-    return group, np.broadcast_to(fold.astype(np.int8), every), at.astype(np.int32), np.broadcast_to(rates[code], every)
+        fold = (cell % sizes[1]).astype(np.int8)
+        cell //= sizes[1]
+    return cell, np.broadcast_to(fold, cell.shape), at, np.broadcast_to(rates[code], cell.shape)

@@ -36,6 +36,7 @@ from isolayer.tables.sources import (
     as_table,
     backend_of,
     collect,
+    collect_sparingly,
     double,
     finite,
     is_number,
@@ -167,7 +168,7 @@ def histogram_of(
 
 def _cells(source: Any, spec: ColumnSpec, newest: float | None) -> dict[str, Any]:
     """The columns of the engine's answer."""
-    answer = collect(source, lambda table: grouped(table, spec, newest=newest))
+    answer = collect_sparingly(source, lambda table: grouped(table, spec, newest=newest))
     schema, batches = answer.schema, answer.to_batches()
     del answer
     return columns_of(schema, batches)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import glob
 import math
+import os
 import re
+import tempfile
 import threading
 import warnings
 from collections import Counter
@@ -32,6 +34,9 @@ ROWS = "isolayer_rows_of_this_relation"  # its name in the statement that is run
 
 _CASE_SENSITIVE = ("postgres", "snowflake", "polars")  # backends that tell columns apart which differ in case only
 
+
+_MEMORY = 350  # megabytes per core in which the embedded DuckDB groups rows; beyond, it uses the disk
+_SPILLED = str(Path(tempfile.gettempdir()) / f"isolayer-{os.getpid()}")  # which DuckDB makes and removes
 
 _CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
@@ -59,7 +64,8 @@ def engine() -> Any:
     if _embedded.backend is None:
         import duckdb
 
-        _embedded.backend = ibis.duckdb.from_connection(duckdb.connect(":memory:isolayer"))
+        settings: dict[str, Any] = {"temp_directory": _SPILLED}
+        _embedded.backend = ibis.duckdb.from_connection(duckdb.connect(":memory:isolayer", config=settings))
     return _embedded.backend
 
 
@@ -197,6 +203,25 @@ def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
         return relation_query(source, ask(unbound(source))).to_arrow_table()
     expression = ask(as_table(source))
     return backend_of(expression).to_pyarrow(expression)
+
+
+def collect_sparingly(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
+    """As :func:`collect`; the embedded DuckDB, if it is asked, keeps on disk what needs more than a little memory.
+
+    >>> collect_sparingly({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
+    [{'total': 3}]
+    """
+    if is_relation(source) or (isinstance(source, ibis.Table) and backend_of(source) is not engine()):
+        return collect(source, ask)
+    execute = engine().con.execute
+    try:
+        execute(f"SET memory_limit = '{_MEMORY * (os.cpu_count() or 1)}MB'")
+        return collect(source, ask)
+    except need("duckdb").OutOfMemoryException:  # something that cannot be kept on disk
+        execute("RESET memory_limit")
+        return collect(source, ask)
+    finally:
+        execute("RESET memory_limit")
 
 
 def is_relation(source: Any) -> bool:

@@ -22,7 +22,12 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import Scale
 from isolayer.curves.field_log import fitted_sums
 from isolayer.curves.fielded import with_fields, with_updated_fields
-from isolayer.curves.fit_checks import refuse_beyond_grid, refuse_worse_than_constant, warn_of_probs
+from isolayer.curves.fit_checks import (
+    refuse_beyond_grid,
+    refuse_worse_than_constant,
+    warn_of_probs,
+    warn_of_reversal,
+)
 from isolayer.curves.notebook import CalibratorForm
 from isolayer.errors import InputError, offered
 from isolayer.fitting.combinations import Interactions, Name
@@ -370,6 +375,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         if self.scale == "logit":
             warn_of_probs(self.histogram_, stacklevel=3)
         refuse_beyond_grid(self.histogram_)
+        warn_of_reversal(curves, stacklevel=3)
         if isinstance(self.shrinkage, str):  # numbers may hold curves wherever they were asked to
             refuse_worse_than_constant(curves, self.histogram_)
         self.curves_ = self._remembering(curves)

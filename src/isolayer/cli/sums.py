@@ -16,9 +16,10 @@ from isolayer.cli.columns import Scale as ScoreScale
 from isolayer.cli.output import note
 from isolayer.curves.curves import Curves
 from isolayer.curves.field_log import FieldLog
-from isolayer.curves.fit_checks import ScoresLookLikeProbs
+from isolayer.curves.fit_checks import ScoresLookLikeProbs, ScoresLookReversed
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import WeightsAreNotCounts
+from isolayer.fitting.field_leaks import FieldKnowsLabel
 from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid
 
@@ -130,11 +131,12 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
 def noted() -> Iterator[None]:
     """Turn warnings about scores and weights into notes, in the words of the command line."""
     with warnings.catch_warnings(record=True) as found:
-        for kind in (WeightsAreNotCounts, ScoresLookLikeProbs):
+        for kind in (WeightsAreNotCounts, ScoresLookLikeProbs, FieldKnowsLabel):
             warnings.simplefilter("always", kind)
+        warnings.simplefilter("ignore", ScoresLookReversed)  # `fit` says where the rate falls by itself
         yield
     for warning in found:
-        if issubclass(warning.category, WeightsAreNotCounts | ScoresLookLikeProbs):
+        if issubclass(warning.category, WeightsAreNotCounts | ScoresLookLikeProbs | FieldKnowsLabel):
             note(_as_typed(str(warning.message), ""))
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

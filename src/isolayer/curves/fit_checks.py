@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import evaluate
+from isolayer.curves.summary import falling
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import evidence
 from isolayer.fitting.histogram import Histogram, bins
@@ -20,6 +21,14 @@ _ROWS = 100  # fewer rows may be in [0, 1] by chance
 _CELLS = 1 << 19  # of a fit that are looked at
 _BEYOND = 0.5  # share of the rows beyond the grid that is an error
 _WORSE = (20.0, 0.02)  # log loss beyond that of a constant that is an error: in all, and as a share of the constant's
+
+
+_REVERSED = 1e-3  # how often a score that says nothing may be called reversed
+_FLAT = 0.05  # logits between the ends of a curve that says nothing
+
+
+class ScoresLookReversed(UserWarning):
+    """The label becomes rarer as the score rises, so that a monotone curve is constant."""
 
 
 class ScoresLookLikeProbs(UserWarning):
@@ -42,6 +51,21 @@ def warn_of_probs(histogram: Histogram, *, stacklevel: int = 2) -> None:
             f'scores: expected logits under scale="logit", got numbers from {mean.min():.3g} to {mean.max():.3g}; '
             'if they are probabilities, use scale="prob"',
             ScoresLookLikeProbs,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def warn_of_reversal(curves: Curves, *, stacklevel: int = 2) -> None:
+    """Warn when the label becomes rarer as the score rises, so clearly that the curve of all rows is constant.
+
+    >>> warn_of_reversal(Curves.from_histogram(Histogram.from_arrays([-1.0, 0.5], [0, 1])))
+    """
+    fall = falling(curves, level=_REVERSED)
+    if fall is not None and curves.monotone and np.ptp(curves.values[0][curves.knot_weight[0] > 0]) < _FLAT:
+        warnings.warn(
+            f"scores: expected the label to become more frequent as the score rises, got the opposite, so all rows get "
+            f"about the same probability; check the sign of the score and which label is the positive one. {fall}",
+            ScoresLookReversed,
             stacklevel=stacklevel + 1,
         )
 

@@ -18,6 +18,7 @@ from isolayer.fitting.backfitting import Block, shared_block
 from isolayer.fitting.field_data import Data, Tally
 from isolayer.fitting.field_solver import MOST_SCANS, STILL, Scan, solve
 from isolayer.fitting.terms import Term, Terms
+from isolayer.fitting.threads import one_thread
 
 Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
@@ -64,6 +65,7 @@ class RowSums:
         return [self._data.tally(block.level, len(block.values)) for block in self.blocks[1:]]
 
 
+@one_thread
 def refit(
     terms: Terms, source: SumSource, *, share: float = 1.0, most: int = MOST_SCANS, still: float = STILL
 ) -> Refit:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from isolayer.fitting.backfitting import Backfit, Block, Sums
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.terms import Term, Terms
+from isolayer.fitting.threads import one_thread
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +39,7 @@ class _Continued(Block):
         return np.asarray(np.einsum("lij,lj->li", self.covariance, sums.gradient - pull))
 
 
+@one_thread
 def update(terms: Terms, data: Data, *, kept: float = 1.0) -> Terms:
     """Terms of earlier rows and new ones.
 

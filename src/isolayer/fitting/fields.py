@@ -18,11 +18,13 @@ from isolayer.fitting.categories import Column
 from isolayer.fitting.combinations import Choice, Interactions, Name, choice_of, left
 from isolayer.fitting.field_data import Data
 from isolayer.fitting.field_guard import guard, last_curve, left_out
+from isolayer.fitting.field_leaks import check_leaks
 from isolayer.fitting.field_levels import BINS, Field, fields_of, kind_of, levels_of, number_of, refuse_infinite
 from isolayer.fitting.field_refit import GUARDED, RowSums, refit, share_for
 from isolayer.fitting.field_search import Added, search
 from isolayer.fitting.interactions import View
 from isolayer.fitting.terms import Term, Terms
+from isolayer.fitting.threads import one_thread
 
 Floats = NDArray[np.float64]
 
@@ -35,6 +37,7 @@ _ROWS_PER_BIN, _LEAST_BINS = 30, 16  # of a number, where rows are few
 _NARROW = 1e-3  # a range of base logits below this has no tilts
 
 
+@one_thread
 def fit_fields(
     base: Floats,
     label: Floats,
@@ -78,6 +81,8 @@ def fit_fields(
     if not outline.fields:
         return outline
     data = data_of(outline, base, label, columns, weight, rate)
+    if structure is None:
+        check_leaks(data, outline.fields)
     choice = choice_of(interactions, without, outline.fields) if structure is None else Choice(0)
     terms = _fit(data, outline, choice) if structure is None else structure_values(data, outline)
     if structure is None and len(data) <= GUARDED:

@@ -84,6 +84,16 @@ def test_a_score_that_is_off_everywhere_is_said_so_before_any_segment():
     assert found.reasons()[0].startswith("off everywhere: all rows: predicted")
 
 
+def test_a_score_that_is_right_on_the_whole_is_not_called_off_everywhere():
+    """One segment up, others down: what is left of the whole once the first is corrected is no fault of the score."""
+    found = isolayer.audit(isolayer.simulate.scored_log(20_000, 3), "prob", "click", scale="prob")
+    assert not found.overall.off
+    assert abs(found.overall.o_over_e - 1) < 0.05
+    assert found.overall.expected == pytest.approx(found.overall.predicted, rel=1e-3)
+    assert not any("everywhere" in reason for reason in found.reasons())
+    assert any("once the others are corrected" in str(one) for one in found.findings)
+
+
 def test_clean_scores_hold():
     """Over 20 clean logs, each of thousands of segments; the benchmark runs a hundred of larger ones."""
     held = [audited(log(seed, n=8000, late=1.0), depth=2).holds for seed in range(100, 120)]

@@ -160,10 +160,9 @@ class _Telling:
         )
 
     def overall(self, search: Search) -> Finding:
-        """All rows against the score: as it is if one curve had to be corrected, else once the findings are."""
-        tested = search.curve or search.all_rows()
-        told = self._told("all rows", tested, OVERALL * self.level)
-        return replace(told, p_value=min(1.0, tested.p_value / OVERALL), off=search.curve is not None)
+        """All rows against the score as it is."""
+        told = self._told("all rows", search.all_rows, OVERALL * self.level)
+        return replace(told, p_value=min(1.0, search.all_rows.p_value / OVERALL), off=search.everywhere)
 
     def _told(self, where: str, tested: Judged, threshold: float) -> Finding:
         lower, upper = tested.interval(threshold)

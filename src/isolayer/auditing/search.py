@@ -88,14 +88,27 @@ class Family:
 
 @dataclass(eq=False)
 class Search:
-    """The state of a search; ``curve`` is the test of all rows if one curve for all of them had to be corrected."""
+    """The state of a search.
+
+    Args:
+        rows: The rows.
+        state: Their logits as corrected so far, and what is expected by them.
+        families: The segments, by the number of their fields.
+        clusters: Rows that vary together; None if rows are independent.
+        level: How often a score without fault may be called off.
+        all_rows: The test of all rows against the score as it is.
+        bent: Whether one curve for all rows was corrected.
+        everywhere: Whether that came before every segment: the score is off by itself, and not for what segments did.
+    """
 
     rows: AuditRows
     state: State
     families: list[Family]
     clusters: Clustering | None
     level: float
-    curve: Judged | None = None
+    all_rows: Judged
+    bent: bool = False
+    everywhere: bool = False
 
     @classmethod
     def of(cls, rows: AuditRows, *, depth: int, level: float) -> Search:
@@ -109,7 +122,8 @@ class Search:
         if depth > 2 and len(rows.fields) > 2:
             found, tests = triples(rows, state, _extended(families[1].tables), _TRIPLES)
             families.append(Family(found, tests, SHARES[2]))
-        return cls(rows, state, families, Clustering.of(rows, state), level)
+        clusters = Clustering.of(rows, state)
+        return cls(rows, state, families, clusters, level, Judged.of(rows, state, np.arange(len(rows)), clusters))
 
     @property
     def tests(self) -> int:
@@ -121,7 +135,8 @@ class Search:
         found = list[Discovery]()
         while len(found) < most:
             best = self.next()
-            if self.curve is None and self._bend(best):
+            if not self.bent and self._bend(best):
+                self.everywhere = not found
                 continue
             if best is None or best.p_value > self.level:
                 break
@@ -131,10 +146,6 @@ class Search:
             self._move(best.tested.rows, best.tested.offset)
         return found
 
-    def all_rows(self) -> Judged:
-        """All rows against the score as corrected so far."""
-        return Judged.of(self.rows, self.state, np.arange(len(self.rows)), self.clusters)
-
     def _bend(self, best: Discovery | None) -> bool:
         """Correct one curve for all rows, if it is off beyond chance and explains about as much as the best segment."""
         logit, label, weight = self.state.logit, self.rows.label, self.rows.weight
@@ -142,13 +153,14 @@ class Search:
             return False
         grid = Grid.covering(Spread.of(logit, weight))
         curve = Curves.from_histogram(Histogram.from_arrays(logit, label, weight=weight, grid=grid))
-        bent, tested = curve.evaluate(np.zeros(len(logit), np.int64), logit), self.all_rows()
+        bent = curve.evaluate(np.zeros(len(logit), np.int64), logit)
+        tested = Judged.of(self.rows, self.state, np.arange(len(logit)), self.clusters)
         gain = self._gain(tested.rows, bent - logit)
         if gain < _LEAST_GAIN * tested.effect or (
             best is not None and gain < _ABOUT * self._gain(best.tested.rows, best.tested.offset)
         ):
             return False
-        self.curve = tested
+        self.bent = True
         self._move(tested.rows, bent - logit)
         return True
 

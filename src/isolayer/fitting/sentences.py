@@ -31,5 +31,5 @@ def sentence(where: str, predicted: float, observed: float, rows: float, after: 
     'hour 22-23 and device phone: predicted 4.1%, observed 5.6%, 12,300 rows'
     """
     told = percents(predicted, observed, *([] if after is None else [after]))
-    middle = "" if after is None else f"{told[2]} after the corrections above, "
+    middle = "" if after is None else f"{told[2]} once the others are corrected, "
     return f"{where}: predicted {told[0]}, {middle}observed {told[1]}, {rows:,.0f} rows"

@@ -28,6 +28,11 @@ def postgres():
 
 
 @pytest.fixture(scope="session")
+def java():
+    yield from _or_skip(servers.java)
+
+
+@pytest.fixture(scope="session")
 def spark():
     yield from _or_skip(servers.spark)
 

@@ -60,10 +60,17 @@ def postgres() -> Iterator[Ask]:
 
 
 @contextlib.contextmanager
+def java() -> Iterator[str]:
+    """Java itself, for tests that start Spark in processes of their own."""
+    found = shutil.which("java")
+    if found is None:
+        raise Absent("Spark needs Java, which is not here")
+    yield found
+
+
+@contextlib.contextmanager
 def spark() -> Iterator[Any]:
     """A session of Spark in this process, on one core."""
-    if shutil.which("java") is None:
-        raise Absent("Spark needs Java, which is not here")
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
@@ -75,7 +82,7 @@ def spark() -> Iterator[Any]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.adaptive.enabled": "false",
     }
-    with warnings.catch_warnings():
+    with java(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyspark.sql import SparkSession
 

@@ -79,7 +79,7 @@ from isolayer import (
 from isolayer.curves.scorer import Scorer, WatchedScorer
 from isolayer.debias.lists import Outputs
 from isolayer.grid import Spread
-from isolayer.nn.sharded import data_parallel
+from isolayer.nn.sharded import ShardedContextIsotonicLayer, data_parallel
 
 # What the table calls: small rows, fitted curves, models.
 
@@ -600,6 +600,22 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
     ),
     "mlflow.log_model": (isolayer.mlflow.log_model, {"curves": SAVED_CURVES, "name": MODEL_NAME}),
     "mlflow.load_model": (isolayer.mlflow.load_model, {"uri": MODEL_URI}),
+    "nn.sharded.ShardedContextIsotonicLayer": (
+        ShardedContextIsotonicLayer,
+        {
+            "contexts": SIZES.at({"position": 5}),
+            "units": count(advice="use one unit per task"),
+            "grid": GRID,
+            "mode": choice("sum", "cross", advice="'sum' is the paper's"),
+            "hash_buckets": OPTIONAL_COUNT,
+            "constraint": CONSTRAINT,
+            "init": INIT,
+            "extrapolation": EXTRAPOLATION,
+            "leaky_gradient": FLAG,
+            "optimiser": choice("rowwise_adagrad", "sgd"),
+            "learning_rate": number("a positive number", "use 0.01", "fraction"),
+        },
+    ),
     "nn.sharded.data_parallel": (data_parallel, {"model": setting("a Module", "give a module")}),
     "Curves.rows_of": (
         CURVES.rows_of,
@@ -1774,6 +1790,7 @@ def run(entry: str, name: str) -> list[str]:
 
 SLOW = {
     *("WatchedScorer", "mlflow.log_model", "mlflow.load_model", "mlflow.save_model", "nn.sharded.data_parallel"),
+    "nn.sharded.ShardedContextIsotonicLayer",
     "IsotonicCalibrator.report",
     "debias.export_onnx",
 }  # seconds each, or servers and processes; other tests run them
@@ -1864,6 +1881,7 @@ BESIDE = {
     "mlflow.save_model": (isolayer.mlflow.save_model,),
     "mlflow.log_model": (isolayer.mlflow.log_model,),
     "mlflow.load_model": (isolayer.mlflow.load_model,),
+    "nn.sharded.ShardedContextIsotonicLayer": (ShardedContextIsotonicLayer,),
     "nn.sharded.data_parallel": (data_parallel,),
 }
 

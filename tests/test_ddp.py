@@ -1,7 +1,22 @@
-"""The layers under DistributedDataParallel: two real processes, gloo, started by torchrun."""
+"""Two real processes, gloo, started by torchrun: the gradients of the layers, and a whole training from Parquet."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader, IterableDataset
+
+from isolayer import Curves
+from isolayer.training.columns import Batch
+from isolayer.training.lightning_module import LogData
+from isolayer.training.model_folder import WEIGHTS
+from isolayer.training.parquet_batches import LogBatches
 
 SCRIPT = """
 import torch, torch.distributed as dist
@@ -28,15 +43,100 @@ parallel(x[half], position[half]).square().mean().backward()
 alone(x, position).square().mean().backward()
 for mine, whole in zip(model.parameters(), alone.parameters(), strict=True):
     torch.testing.assert_close(mine.grad, whole.grad, atol=1e-6, rtol=1e-5)
-dist.destroy_process_group()
 open(f"{__file__}.{rank}.done", "w").close()
 """
 
+TRAINING = """
+import sys, warnings
+import torch
+from torch import nn
+from isolayer.debias import DualHead
+from isolayer.training.train import Fit, train
 
-def test_two_processes_agree_with_one(tmp_path):
-    script = tmp_path / "job.py"
-    script.write_text(SCRIPT)
+class Double(nn.Module):
+    def forward(self, features):
+        return features.double()
+
+def trained(log, folder):
+    '''A model in double precision, so that only what processes do differently is left, not the order of sums.'''
+    torch.manual_seed(0)
+    backbone = nn.Sequential(Double(), nn.Linear(4, 8), nn.ReLU())
+    model = DualHead(backbone, width=8, tasks=("click",), contexts={"position": 4, "device": 3}).double()
+    fit = Fit(epochs=2, patience=9, batch_size=128, lr=1e-2, progress=False)
+    columns = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(model, log, **columns, folder=folder, fit=fit)
+"""
+
+MAIN = """
+trained(sys.argv[1], sys.argv[2])
+"""
+
+
+class Both(IterableDataset):
+    """The batches of two processes as one batch each."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def __len__(self):
+        return len(self.parts[0])
+
+    def __iter__(self):
+        for pair in zip(*self.parts, strict=True):
+            yield Batch(*(_joined(*columns) for columns in zip(*pair, strict=True)))
+
+
+def _joined(one, two):
+    if isinstance(one, dict):
+        return {name: torch.cat([one[name], two[name]]) for name in one}
+    return one if one is None else torch.cat([one, two])
+
+
+class GlobalBatches(LogData):
+    """What two processes read, read by one."""
+
+    def _loader(self, *, train):
+        size = self.batch_size // 2
+        places = [lambda rank=rank: (rank, 2) for rank in range(2)]
+        options = {"batch_size": size, "train": train, "epoch": self._epoch}
+        return DataLoader(Both([LogBatches(self.logs, place=place, **options) for place in places]), batch_size=None)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Path:
+    """What two processes of torchrun left: the gradients compared, then a model trained."""
+    folder = tmp_path_factory.mktemp("job")
+    rng = np.random.default_rng(0)
+    features, position, device = rng.normal(0, 1, (1600, 4)), rng.integers(0, 4, 1600), rng.integers(0, 3, 1600)
+    rate = 1 / (1 + np.exp(-features[:, 0] + 0.5 * position + 0.2 * device))
+    columns = {"features": list(features.astype(np.float32)), "position": position, "device": device}
+    log = pa.table(columns | {"click": (rng.random(1600) < rate).astype(np.float32)})
+    pq.write_table(log, folder / "log.parquet", row_group_size=200)
+    script = folder / "job.py"
+    script.write_text(SCRIPT + TRAINING + MAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command += [str(folder / "log.parquet"), str(folder / "two")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert sorted(path.name for path in tmp_path.glob("*.done")) == ["job.py.0.done", "job.py.1.done"]
+    return folder
+
+
+def test_two_processes_agree_with_one(job):
+    assert sorted(path.name for path in job.glob("*.done")) == ["job.py.0.done", "job.py.1.done"]
+
+
+def test_two_processes_train_the_curves_of_one_on_the_same_global_batches(job, monkeypatch):
+    monkeypatch.setattr("isolayer.training.train.LogData", GlobalBatches)
+    own: dict[str, object] = {}
+    exec(compile(TRAINING, "training", "exec"), own)
+    own["trained"](job / "log.parquet", job / "one")
+    last = [torch.load(job / name / "last.ckpt", weights_only=True) for name in ("one", "two")]
+    assert [checkpoint["global_step"] for checkpoint in last] == [22, 22]
+    one, two = (load_file(job / name / WEIGHTS) for name in ("one", "two"))
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], atol=1e-9, rtol=0)
+    curves = [Curves.load(job / name / "curves.parquet") for name in ("one", "two")]
+    np.testing.assert_allclose(curves[1].values, curves[0].values, rtol=0, atol=1e-6)
+    assert np.ptp(curves[0].values - curves[0].values[0]) > 0.1  # something was learned

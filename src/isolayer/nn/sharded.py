@@ -88,10 +88,6 @@ class ShardedContextIsotonicLayer(ContextIsotonicLayer):
         optimiser: Literal["rowwise_adagrad", "sgd"] = "rowwise_adagrad",
         learning_rate: float = 0.01,
     ) -> None:
-        if not (dist.is_available() and dist.is_initialized()):
-            raise InputError(
-                "process group: expected one, got none; call torch.distributed.init_process_group, under torchrun"
-            )
         self.optimiser = choice("optimiser", optimiser, list(_OPTIMISERS))
         self.learning_rate = number("learning_rate", learning_rate, 0, advice="use 0.01")
         super().__init__(
@@ -107,6 +103,10 @@ class ShardedContextIsotonicLayer(ContextIsotonicLayer):
         )
 
     def _table_of(self, size: int) -> nn.Module:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise InputError(
+                "process group: expected one, got none; call torch.distributed.init_process_group, under torchrun"
+            )
         return _ShardedTable(size, self.units, self.grid.buckets, self.optimiser, self.learning_rate)
 
     def dense_parameters(self) -> list[nn.Parameter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from isolayer.cli.clusters import INDEPENDENT, Cluster, Date
-from isolayer.cli.columns import LABELS, SCORES, column, distinct, fitted_column, names, scale_of
+from isolayer.cli.columns import LABELS, SCORES, column, distinct, names, scale_of
 from isolayer.cli.files import check_output
 from isolayer.cli.judgement import Judgement, pronounce
 from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import note, text
-from isolayer.cli.provenance import IN_SAMPLE, fitted_on
+from isolayer.cli.provenance import IN_SAMPLE, as_fitted, clusters_as_fitted, fitted_on
+from isolayer.cli.repairing import repair, what_it_does
 from isolayer.cli.sums import BadRows, Label, Rate, Rows, Scale, Score, Weight, WeightKind, load, noted, rate_of
 from isolayer.curves.curves import Curves
 from isolayer.curves.export.sql import own_name
@@ -53,7 +53,7 @@ def audit(
     level: Annotated[float, typer.Option(help="How often a score without fault may be called off.")] = 0.05,
     top: Annotated[int, typer.Option(min=1, help="How many segments to find at most.")] = 15,
     out: Annotated[Path | None, typer.Option(help="Also write a page with a picture.")] = None,
-    on_bad_rows: BadRows = "error",
+    on_bad_rows: BadRows = None,
     json: Json = False,
 ) -> None:
     """Find where a score is wrong. Ends with code 1 if it is off beyond chance.
@@ -75,17 +75,21 @@ def audit(
     table, fitted = read(log), None if curves is None else load(curves)
     columns = list(table.columns)
     prob = own_name(columns, "prob")
+    rows = Rows(name_of(log), table, score, label, weight, scale, negative_rate, on_bad_rows, weight_kind=weight_kind)
     if fitted is not None:
-        score = fitted_column(score, "--score", fitted.score_name, columns)
-        label = fitted_column(label, "--label", fitted.label_name, columns)
-    raw, label = column(score, "--score", SCORES, columns, name_of(log)), column(label, "--label", LABELS, columns)
-    given: Any = scale_of(scale, raw) if fitted is None else fitted.scale
+        kind = weight_kind if weight else fitted.source.get("weight_kind", "frequency")
+        rows = replace(as_fitted(rows, fitted), weight_kind=kind)
+        cluster, date = clusters_as_fitted(cluster, date, fitted, columns)
+    raw = column(rows.score, "--score", SCORES, columns, name_of(log))
+    label = column(rows.label, "--label", LABELS, columns)
+    given: Any = scale_of(rows.scale, raw)
     if fitted is not None:
         table = fitted.apply_table(table, score=raw, prob=prob)
-    shared = _one(cluster, "--cluster", columns) or _one(date, "--date", columns)
-    rate = rate_of(negative_rate, columns)
-    asked: dict[str, Any] = {"weight": _one(weight, "--weight", columns), "negative_rate": rate, "cluster": shared}
-    used = {raw, label, date, *(name for name in asked.values() if isinstance(name, str))}
+    cluster, date = _one(cluster, "--cluster", columns), _one(date, "--date", columns)
+    rate = rate_of(rows.negative_rate, columns)
+    asked: dict[str, Any] = {"weight": _one(rows.weight, "--weight", columns), "negative_rate": rate}
+    asked |= {"cluster": cluster or date, "weight_kind": rows.weight_kind, "on_bad_rows": rows.on_bad_rows or "error"}
+    used = {raw, label, date, asked["weight"], rate, asked["cluster"]}
     only = _checked(audit_only, "--audit-only", columns) or tuple(_remembered(fitted, columns))
     with noted():
         found = find(
@@ -95,29 +99,21 @@ def audit(
             fields=_fields(fields, exclude, columns, used),
             audit_only=only,
             scale=given if fitted is None else "prob",
-            weight_kind=weight_kind,  # type: ignore[arg-type]
             depth=depth,
             level=level,
             most=top,
-            on_bad_rows=on_bad_rows,  # type: ignore[arg-type]
             **asked,
         )
-    settings: dict[str, Any] = {
-        "log": list(log),
-        "score": raw,
-        "label": label,
-        "scale": given,
-        "curves": curves,
-        **asked,
-    }
+    settings: dict[str, Any] = {"log": list(log), "score": raw, "label": label, "scale": given, "curves": curves}
+    settings |= {**asked, "cluster": cluster, "date": date, "clusters": asked["cluster"]}
     settings |= {"fields": list(found.fields), "audit_only": list(only), "level": level, "depth": depth}
-    settings["clusters"] = settings.pop("cluster")
-    seen = fitted is not None and fitted_on(fitted, log)
-    verdict = audit_judgement(found, settings, in_sample=seen)
+    command = repair(found, settings, fitted)
+    advice = [*what_it_does(command, settings, fitted), *([] if command is None else [f"to repair: {command}"])]
+    verdict = audit_judgement(found, settings, advice, in_sample=fitted is not None and fitted_on(fitted, log))
     if out is not None:
         from isolayer.report import write_audit
 
-        write_audit(out, found, repair=repair(found, settings))
+        write_audit(out, found, repair=command)
         note(f"written: {out}")
     pronounce(verdict if json else _short(verdict), as_json=json, most=top)
 
@@ -134,11 +130,12 @@ def _one(given: str | None, option: str, columns: list[str]) -> str | None:
     return None if given is None else column(given, option, (), columns)
 
 
-def audit_judgement(found: Any, settings: dict[str, Any], *, in_sample: bool = False) -> Judgement:
+def audit_judgement(
+    found: Any, settings: dict[str, Any], advice: Sequence[str] = (), *, in_sample: bool = False
+) -> Judgement:
     """The verdict of an audit."""
     holds = found.holds
     sentences = [str(one) for one in found.ranked]
-    command = repair(found, settings)
     return Judgement(
         holds=holds,
         verdict="off" if not holds else "in sample" if in_sample else "holds",
@@ -146,27 +143,13 @@ def audit_judgement(found: Any, settings: dict[str, Any], *, in_sample: bool = F
             *sentences,
             *found.reasons(),
             *([IN_SAMPLE] if in_sample else []),
-            *([] if command is None else [f"to repair: {command}"]),
+            *advice,
         ],
         notes=_notes(found, settings),
         figures=_figures(found),
         entries=found.columns(),
         settings=settings,
     )
-
-
-def repair(found: Any, settings: dict[str, Any]) -> str | None:
-    """The command that repairs what was found; None if there is nothing that may be repaired."""
-    if found.holds or not (found.repair_fields or found.overall.off):
-        return None
-    words = ["isolayer", "fit", *settings["log"], "--score", settings["score"], "--label", settings["label"]]
-    words += ["--scale", settings["scale"]]
-    for option in ("weight", "negative_rate"):
-        if settings[option] is not None:
-            words += [f"--{option.replace('_', '-')}", settings[option]]
-    words += ["--fields", ",".join(found.repair_fields)] if found.repair_fields else []
-    words += ["--audit-only", ",".join(found.audit_only)] if found.audit_only else []
-    return shlex.join(map(str, words))
 
 
 def _short(verdict: Judgement) -> Judgement:

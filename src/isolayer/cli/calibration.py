@@ -26,7 +26,7 @@ from isolayer.cli.files import check_output, save_all
 from isolayer.cli.holdout import Part
 from isolayer.cli.logs import Json, Log, name_of, read
 from isolayer.cli.output import note, show
-from isolayer.cli.provenance import as_fitted, clusters_as_fitted, period_of, remembered
+from isolayer.cli.provenance import as_fitted, choices, clusters_as_fitted, note_replaced, period_of, remembered
 from isolayer.cli.rows import check_rows_output, counts, write
 from isolayer.cli.sums import (
     BadRows,
@@ -88,8 +88,8 @@ def fit(
     ] = None,
     cluster: Cluster = None,
     date: Date = None,
-    on_bad_rows: BadRows = "error",
-    missing: Missing = "error",
+    on_bad_rows: BadRows = None,
+    missing: Missing = None,
     json: Json = False,
 ) -> None:
     """Fit a calibrator to a log of scores and labels. One monotone curve per context, fitted exactly; nothing to tune.
@@ -139,6 +139,7 @@ def fit(
     _refuse_one_class(histogram)
     facts: dict[str, Any] = {"files": first_files(log), "holdout": None if part is None else part.rule}
     facts |= {"cluster": cluster, "date": date, "period": period_of(fitted, date)}
+    facts |= choices(rows)
     histogram = remembered(histogram, **facts)
     kind = histogram.source["weight_kind"]
     calibrator = IsotonicCalibrator(by, scale=used, weight_kind=kind, monotone=monotone)
@@ -148,12 +149,15 @@ def fit(
     chosen = list(earlier.fields) if earlier else fields
     crossed = field_options(chosen, exclude, list(table.columns), histogram, by, audit_only)
     if crossed:
-        curves = with_terms(curves, fitted, histogram, crossed, missing, options.asked(table.columns, earlier))
+        curves = with_terms(
+            curves, fitted, histogram, crossed, rows.missing or "error", options.asked(table.columns, earlier)
+        )
     curves = left_for_audits(audited, curves, fitted, histogram)
     judged = {} if part is None else part.judged(rows, curves)
     rows = replace(rows, table=fitted, scale=used, grid=curves.grid)
     told = quality(curves, with_fields(rows, curves, histogram))
     figures = {**told, **terms_figures(curves), **judged, "written": out}
+    note_replaced(out, curves)
     save_all(dict(zip(files.values(), (curves, histogram), strict=False)))
     show(figures, as_json=json)
 
@@ -213,8 +217,8 @@ def update(
     ] = False,
     day_id: Id = None,
     date: Date = None,
-    on_bad_rows: BadRows = "error",
-    missing: Missing = "error",
+    on_bad_rows: BadRows = None,
+    missing: Missing = None,
     json: Json = False,
 ) -> None:
     """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from isolayer.cli.columns import column, fitted_column
 from isolayer.cli.days import ids_of
+from isolayer.cli.output import note
 from isolayer.cli.sums import Rows
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
@@ -49,9 +51,42 @@ def as_fitted(rows: Rows, curves: Curves) -> Rows:
         weight=fitted_column(rows.weight, "--weight", source.get("weight"), columns, optional=True),
         negative_rate=rows.negative_rate if rows.negative_rate is not None or rate is None else str(rate),
         scale=curves.scale,
+        on_bad_rows=rows.on_bad_rows or source.get("on_bad_rows"),
+        missing=rows.missing or source.get("missing"),
         weight_kind=source.get("weight_kind", "frequency"),
         grid=curves.grid,
     )
+
+
+def choices(rows: Rows) -> dict[str, str | None]:
+    """What the options of a fit say of rows that need a choice, where it is not the usual one; None is no fact."""
+    return {
+        "on_bad_rows": "drop" if rows.on_bad_rows == "drop" else None,
+        "missing": "own" if rows.missing == "own" else None,
+    }
+
+
+def note_replaced(out: Path, new: Curves) -> None:
+    """Say what a calibrator replaces that is about to be written, unless it is one of the same rows and settings."""
+    if not out.is_file():
+        return
+    try:
+        old = Curves.load(out)
+    except InputError:
+        note(f"replaced: {out}, which held no calibrator that can be read")
+        return
+    if _told(old) != _told(new) or old.source.get("data") != new.source.get("data"):
+        note(
+            f"replaced: {out} held a calibrator of {_told(old)}; the new one is of {_told(new)}. Give another --out to "
+            "keep both"
+        )
+
+
+def _told(curves: Curves) -> str:
+    """What a calibrator was fitted to, in words."""
+    by = f"by {', '.join(curves.contexts)}" if curves.contexts else "without contexts"
+    fields = f" and with the fields {', '.join(curves.fields)}" if curves.fields else ""
+    return f"{float(curves.source.get('rows', 0)):,.0f} rows, {by}{fields}"
 
 
 def clusters_as_fitted(

@@ -57,8 +57,20 @@ GridOption = Annotated[
         help="Where the knots of the curves are, in logits: auto, by the spread of the scores, or LOWER,UPPER,STEP.",
     ),
 ]
-Missing = Annotated[str, typer.Option(help="Missing context values: error, or own for a curve of their own.")]
-BadRows = Annotated[str, typer.Option(help="What to do with rows that cannot be used: error or drop.")]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        help="Missing context values: error, or own for a curve of their own; as in the fit, if there was one.",
+        show_default="error",
+    ),
+]
+BadRows = Annotated[
+    str | None,
+    typer.Option(
+        help="What to do with rows that cannot be used: error or drop; as in the fit, if there was one.",
+        show_default="error",
+    ),
+]
 
 
 def load(path: Path, what: str = "--curves") -> Curves:
@@ -79,8 +91,8 @@ class Rows:
     weight: str | None
     scale: str | None
     negative_rate: str | None
-    on_bad_rows: str
-    missing: str = "own"
+    on_bad_rows: str | None  # of the options, or as it was fitted
+    missing: str | None = "own"
     weight_kind: str = "frequency"
     clusters: str | None = None  # the column of `with_clusters`
     grid: Grid | Literal["auto"] = "auto"
@@ -91,10 +103,11 @@ def spec_of(rows: Rows, contexts: tuple[str, ...]) -> ColumnSpec:
     from isolayer.tables.field_log import GROUPS
     from isolayer.tables.histogram_query import ColumnSpec
 
-    if rows.on_bad_rows not in ("error", "drop"):
+    missing = "error" if rows.missing is None else rows.missing
+    if rows.on_bad_rows not in (None, "error", "drop"):
         raise InputError(f"--on-bad-rows: expected error or drop, got {rows.on_bad_rows!r}; choose one")
-    if rows.missing not in ("error", "own"):
-        raise InputError(f"--missing: expected error or own, got {rows.missing!r}; choose one")
+    if missing not in ("error", "own"):
+        raise InputError(f"--missing: expected error or own, got {missing!r}; choose one")
     columns = list(rows.table.columns)
     for name in contexts:
         column(name, "contexts", (), columns)
@@ -105,7 +118,7 @@ def spec_of(rows: Rows, contexts: tuple[str, ...]) -> ColumnSpec:
     kind: Any = rows.weight_kind
     if kind not in ("frequency", "importance"):
         raise InputError(f"--weight-kind: expected frequency or importance, got {kind!r}; choose one")
-    settings: dict[str, Any] = {"negative_rate": rate, "missing": rows.missing, "weight_kind": kind}
+    settings: dict[str, Any] = {"negative_rate": rate, "missing": missing, "weight_kind": kind}
     settings |= {"folds": None if rows.clusters is None else (GROUPS, rows.clusters)}
     return ColumnSpec(contexts, score, label, weight, scale, rows.grid, **settings)
 
@@ -129,14 +142,17 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Turn warnings about scores and weights into notes, in the words of the command line."""
+    """Turn warnings about rows, scores and weights into notes, in the words of the command line."""
+    from isolayer.tables.histogram_query import RowsDropped
+
+    kinds = (WeightsAreNotCounts, ScoresLookLikeProbs, FieldKnowsLabel, RowsDropped)
     with warnings.catch_warnings(record=True) as found:
-        for kind in (WeightsAreNotCounts, ScoresLookLikeProbs, FieldKnowsLabel):
+        for kind in kinds:
             warnings.simplefilter("always", kind)
         warnings.simplefilter("ignore", ScoresLookReversed)  # `fit` says where the rate falls by itself
         yield
     for warning in found:
-        if issubclass(warning.category, WeightsAreNotCounts | ScoresLookLikeProbs | FieldKnowsLabel):
+        if issubclass(warning.category, kinds):
             note(_as_typed(str(warning.message), ""))
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

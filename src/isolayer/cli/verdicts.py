@@ -43,7 +43,7 @@ def check(
         Path | None, typer.Option(help="Also write the figures to this file for Prometheus, such as isolayer.prom.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many contexts to show, most significant first.")] = 15,
-    on_bad_rows: BadRows = "error",
+    on_bad_rows: BadRows = None,
     json: Json = False,
 ) -> None:
     """Tell whether a calibrator still holds on a new log. Ends with code 1 if it drifted.
@@ -108,7 +108,7 @@ def compare(
         typer.Option(help="Largest change in probability allowed where there are rows, unless it is within the bands."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many contexts to show, largest change first.")] = 15,
-    on_bad_rows: BadRows = "error",
+    on_bad_rows: BadRows = None,
     json: Json = False,
 ) -> None:
     """How far a new release moves probabilities, by context, and whether it is better on a log.

@@ -105,6 +105,37 @@ def test_later_commands_need_none_of_the_columns_again(folder):
     assert '"rows": 6000.0' in run("check", "plain.parquet", "--weight", "", "--json").stdout
 
 
+def test_later_commands_know_what_to_do_with_rows_that_cannot_be_used(folder):
+    """What the fit was told of them holds for every command that reads a log later, until an option says otherwise."""
+    for name, seed in (("a", 0), ("b", 1)):
+        table = log(seed)
+        holes = pa.array(table["click"].to_numpy(), pa.int8(), mask=np.arange(6000) % 50 == 0)
+        pq.write_table(table.set_column(1, "click", holes), f"{name}.parquet")
+    run(
+        "fit",
+        "a.parquet",
+        "--contexts",
+        "device",
+        "--sums",
+        "sums.parquet",
+        "--holdout",
+        "0.2",
+        "--on-bad-rows",
+        "drop",
+    )
+    later = (
+        "check b.parquet",
+        "report b.parquet",
+        "report a.parquet --held-out",
+        "audit b.parquet --curves curves.parquet",
+    )
+    later += ("compare curves.parquet curves.parquet --log b.parquet", "update sums.parquet b.parquet")
+    for words in later:
+        refused("--on-bad-rows drop|on_bad_rows=.drop.", *words.split(), "--on-bad-rows", "error")
+        assert "left out" in run(*words.split()).stderr, words
+    assert shown("sums.parquet")["on_bad_rows"] == shown("curves.parquet")["on_bad_rows"] == "drop"
+
+
 def test_the_period_grows_with_the_days(folder):
     for name, day in (("a", 1), ("b", 2), ("c", 9), ("d", 3)):
         rows = log(day, rows=500).drop_columns(["day"])

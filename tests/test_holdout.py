@@ -1,6 +1,7 @@
 """Rows that judge a calibrator are not those it was fitted on: what is remembered, left out and said."""
 
 import json
+import re
 from pathlib import Path
 
 import ibis
@@ -63,6 +64,28 @@ def test_a_page_about_rows_that_were_fitted_says_so_and_does_not_advise_to_serve
     assert "Serve the calibrated score" not in page("day1.parquet")
     assert BANNER not in page("day2.parquet")
     assert "Serve the calibrated score" in page("day2.parquet")
+
+
+def test_a_page_says_which_rows_it_is_about_and_so_does_its_document(folder):
+    run("fit", "day1.parquet", "--contexts", "device", "--holdout", "0.2")
+    held = page("day1.parquet", "--held-out")
+    assert re.search(
+        r"Judged on the [0-9,]+ rows of day1.parquet that were left out of the fit of curves.parquet.", held
+    )
+    assert "rows of day1.parquet, of which some or all were fitted by curves.parquet" in page("day1.parquet")
+    assert "rows of day2.parquet, a log that curves.parquet was not fitted to" in page("day2.parquet")
+    documents = [
+        json.loads(run("report", *asked, "--json").stdout)
+        for asked in (["day1.parquet", "--held-out"], ["day1.parquet"], ["day2.parquet"])
+    ]
+    assert [one["figures"]["judged_on"] for one in documents] == ["held out", "in sample", "other rows"]
+    assert [any("cannot judge it" in note for note in one["notes"]) for one in documents] == [False, True, False]
+
+
+def test_the_same_rows_in_another_format_are_in_sample_on_the_page_too(folder):
+    run("fit", "day1.parquet", "--contexts", "device")
+    pa.csv.write_csv(pq.read_table("day1.parquet"), "copy.csv")
+    assert BANNER in page("copy.csv")
 
 
 @pytest.mark.parametrize("copy", ["day1.parquet", "copy.parquet", "copy.csv", "day?.parquet"])

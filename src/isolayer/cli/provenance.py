@@ -12,7 +12,7 @@ import typer
 from isolayer.cli.columns import column, fitted_column
 from isolayer.cli.days import ids_of
 from isolayer.cli.output import note
-from isolayer.cli.sums import Rows
+from isolayer.cli.sums import Rows, histogram_of_log, spec_of
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
@@ -111,6 +111,51 @@ def fitted_on(curves: Curves, log: Sequence[str], histogram: Histogram | None = 
     """
     same = histogram is not None and curves.source.get("data") == histogram.folded().fingerprint()
     return same or bool(set(curves.source.get("files", ())) & set(ids_of(log)))
+
+
+def usable(rows: Rows, curves: Curves, log: Sequence[str]) -> tuple[Rows, bool]:
+    """The rows of a log that can be used, or an error, as the options say; and whether the curves were fitted on some.
+
+    Args:
+        rows: The log, read as the calibrator was fitted.
+        curves: The calibrator.
+        log: The files of the log.
+    """
+    from isolayer.tables.histogram_query import usable_rows
+
+    contexts = tuple(name for name in curves.contexts if name in rows.table.columns)
+    histogram, _ = histogram_of_log(rows, contexts)
+    seen = fitted_on(curves, log, histogram if contexts == curves.contexts else None)
+    dropping = rows.on_bad_rows == "drop"
+    return replace(rows, table=usable_rows(rows.table, spec_of(rows, contexts)) if dropping else rows.table), seen
+
+
+def judged_on(held_out: bool, seen: bool) -> str:
+    """What the rows are to the calibrator that they judge, in words.
+
+    >>> judged_on(True, False), judged_on(False, True), judged_on(False, False)
+    ('held out', 'in sample', 'other rows')
+    """
+    return "held out" if held_out else "in sample" if seen else "other rows"
+
+
+def about_rows(kind: str, rows: int, log: str, curves: Path) -> str:
+    """A sentence on the rows that a calibrator is judged on.
+
+    Args:
+        kind: What they are, as :func:`judged_on` says it.
+        rows: Their number.
+        log: Their files.
+        curves: The calibrator.
+
+    >>> about_rows("held out", 851, "churn.csv", Path("curves.parquet"))
+    'Judged on the 851 rows of churn.csv that were left out of the fit of curves.parquet.'
+    """
+    if kind == "held out":
+        return f"Judged on the {rows:,} rows of {log} that were left out of the fit of {curves}."
+    if kind == "in sample":
+        return f"The {rows:,} rows of {log}, of which some or all were fitted by {curves}."
+    return f"Judged on the {rows:,} rows of {log}, a log that {curves} was not fitted to."
 
 
 def judged_rows(table: Any, curves: Curves, wanted: bool) -> Any:

@@ -90,6 +90,8 @@ def _columns(source: Any, contexts: tuple[str, ...]) -> dict[str, Any]:
         "negative_rate": source.get("negative_rate"),
         "date": source.get("date"),
         "cluster": source.get("cluster"),
+        "on_bad_rows": source.get("on_bad_rows", "error"),
+        "missing": source.get("missing", "error"),
     }
 
 

@@ -16,9 +16,19 @@ from isolayer.cli.fields import paired_rows, with_fields
 from isolayer.cli.files import check_output
 from isolayer.cli.judgement import pronounce
 from isolayer.cli.logs import Json, Log, name_of, read
-from isolayer.cli.output import show
+from isolayer.cli.output import note, show
 from isolayer.cli.prometheus import write_metrics
-from isolayer.cli.provenance import HeldOut, as_fitted, clusters_as_fitted, fitted_on, judged_rows
+from isolayer.cli.provenance import (
+    IN_SAMPLE,
+    HeldOut,
+    about_rows,
+    as_fitted,
+    clusters_as_fitted,
+    fitted_on,
+    judged_on,
+    judged_rows,
+    usable,
+)
 from isolayer.cli.releasing import release_judgement
 from isolayer.cli.sums import BadRows, CurvesFile, Label, Rate, Rows, Score, Weight, histogram_of_log, load
 from isolayer.errors import InputError
@@ -174,11 +184,13 @@ def report(
         typer.Option(help="Also show where the calibrated score is off, by these columns, or all of them."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    on_bad_rows: BadRows = None,
     json: Json = False,
 ) -> None:
     """Write one page that shows a calibrator on a log. Before and after, by context, curve by curve.
 
-    The page needs no server and no network.
+    The page needs no server and no network. It says on which rows it judges: held out of the fit, other rows, or in
+    sample, those that were fitted, which cannot judge.
 
     Example: isolayer report today.parquet --curves curves.parquet --score prob --label click --out report.html
     """
@@ -189,12 +201,15 @@ def report(
     table = read(log)
     cluster, date = clusters_as_fitted(cluster, date, fitted, table.columns)
     table = judged_rows(table, fitted, held_out)
-    rows = as_fitted(Rows(name_of(log), table, score, label, weight, None, None, "error"), fitted)
+    rows = as_fitted(Rows(name_of(log), table, score, label, weight, None, None, on_bad_rows), fitted)
     score_name = column(rows.score, "--score", SCORES, table.columns, name_of(log))
     label_name = column(rows.label, "--label", LABELS, table.columns)
+    rows, seen = usable(replace(rows, score=score_name, label=label_name), fitted, log)
+    kind = judged_on(held_out, seen)
+    count = rows.table.count().to_pyarrow().as_py()
     write(
         out,
-        table,
+        rows.table,
         fitted,
         score=score_name,
         label=label_name,
@@ -203,11 +218,14 @@ def report(
         cluster=None if cluster is None else column(cluster, "--cluster", (), table.columns),
         bias=None if bias is None else load(bias, "--bias"),
         title=title,
-        in_sample=not held_out and fitted_on(fitted, log),
+        in_sample=kind == "in sample",
+        about=about_rows(kind, count, name_of(log), curves),
         history=history,
-        audit=audit_of(audit, fitted, table, replace(rows, score=score_name, label=label_name), cluster or date),
+        audit=audit_of(audit, fitted, rows.table, rows, cluster or date),
     )
-    show({"rows": table.count().to_pyarrow().as_py(), "written": out}, as_json=json)
+    if kind == "in sample":
+        note(IN_SAMPLE)
+    show({"rows": count, "judged_on": kind, "written": out}, as_json=json)
 
 
 def _refuse_negative(value: float, option: str) -> None:

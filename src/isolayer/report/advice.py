@@ -17,8 +17,8 @@ NOTABLE = 0.01  # share of the rows worth a sentence
 
 
 IN_SAMPLE = (
-    "The curves were fitted to these very rows, so the figures after calibration look better than they will on new "
-    "rows. Judge the curves on a later log before you serve them."
+    "The curves were fitted to these very rows, or to some of them, so the figures after calibration look better than "
+    "they will on new rows. Judge the curves on a later log before you serve them."
 )
 
 

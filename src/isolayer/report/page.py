@@ -53,6 +53,7 @@ def write(
     bias: Curves | None = None,
     title: str | None = None,
     in_sample: bool = False,
+    about: str | None = None,
     history: str | os.PathLike[str] | None = None,
     audit: Audit | None = None,
 ) -> Path:
@@ -73,6 +74,7 @@ def write(
         title: Heading of the page.
         in_sample: Whether some of the rows are known to have been fitted; if all of them were, that is found out. The
             page then says so in a banner.
+        about: A sentence about the rows and the curves for the head of the page, such as where they are from.
         history: A history of checks, as ``isolayer check --history`` keeps it, to draw by day.
         audit: An audit of the calibrated score, as :func:`isolayer.audit` makes it, to show.
 
@@ -92,7 +94,18 @@ def write(
         learned = learned_bias(bias)
     elif curves.contexts[:1] == ("task",) and len(curves.contexts) > 1:
         learned = learned_bias(curves, _span(evidence))
-    return _save(path, render(evidence, curves, bias=learned, title=title, history=past, audit=audit))
+    told = _about(about, log, evidence, curves)
+    return _save(path, render(evidence, curves, bias=learned, title=title, about=told, history=past, audit=audit))
+
+
+def _about(given: str | None, log: Any, evidence: Evidence, curves: Curves) -> str:
+    """What the head of the page says of the rows and the curves: what was given, or else what is known."""
+    if given is not None:
+        return text("about", given, advice="or None for what is known")
+    read = f" from {os.fspath(log)}" if isinstance(log, str | os.PathLike) else ""
+    if evidence.in_sample or "data" not in curves.source:
+        return f"Judged on rows{read}." if read else ""
+    return f"Judged on other rows{read} than those that the curves were fitted to."
 
 
 def write_audit(
@@ -143,10 +156,11 @@ def render(
     *,
     bias: Bias | None = None,
     title: str | None = None,
+    about: str = "",
     history: pa.Table | None = None,
     audit: Audit | None = None,
 ) -> str:
-    """The page as text; ``history`` is one of past checks."""
+    """The page as text; ``history`` is one of past checks, ``about`` a sentence for its head."""
     title = "Calibration, before and after" if title is None else text("title", title, advice="or None for the usual")
     span = _span(evidence)
     readout = _readout(span)
@@ -175,7 +189,7 @@ def render(
         title=escape(readable(title)),
         palette=_palette(),
         style=_resource("page.css"),
-        lead=_lead(evidence),
+        lead=f"{_lead(evidence)} {escape(readable(about, 400))}" if about else _lead(evidence),
         banner=_banner(evidence),
         links=_links(parts),
         sections="\n".join(parts.values()),

@@ -17,7 +17,7 @@ _JOINERS = "\u200c\u200d"  # zero-width, but part of words and of emoji
 _ISOLATE, _END = "\u2068", "\u2069"  # a first-strong isolate: right-to-left text keeps its order to itself
 
 
-def readable(value: Any) -> str:
+def readable(value: Any, longest: int = LONGEST) -> str:
     r"""One value as text: control characters as escapes, the middle of long text left out, None and "" by name.
 
     >>> readable("web"), readable(3), readable(None), readable("")
@@ -30,7 +30,7 @@ def readable(value: Any) -> str:
     text = str(value)
     if not text.strip():
         return f"({'blank' if text else 'empty'})"
-    text = "".join(map(_visible, _shortened(text)))
+    text = "".join(map(_visible, _shortened(text, longest)))
     return f"{_ISOLATE}{text}{_END}" if _right_to_left(text) else text
 
 
@@ -58,8 +58,8 @@ def _visible(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii") if hidden else letter
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 40]}…{text[-39:]}"
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 40]}…{text[-39:]}"
 
 
 def _right_to_left(text: str) -> bool:

@@ -281,7 +281,9 @@ def test_check_ends_with_one_when_a_context_drifted(folder):
     found = json.loads(result.stdout)
     assert (found["verdict"], found["holds"]) == ("drifted", False)
     assert [row["device"] for row in found["entries"] if row["verdict"] == "level"] == ["(all)", "tv"]
-    assert "drifted: all rows together, observed over expected 1.21; 1 of 3 contexts; refit" in result.stderr
+    assert (
+        "drifted: all rows together, observed over expected 1.21; 1 of 3 contexts (device tv: observed" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("out", ["out.parquet", "out.csv"])
@@ -367,7 +369,7 @@ def test_check_calls_a_context_without_a_curve_new(folder):
     found = json.loads(result.stdout)
     assert [row["device"] for row in found["entries"] if row["verdict"] == "new"] == ["phone"]
     assert found["figures"]["new_contexts"] == 1
-    assert "new: 1 contexts (50.0% of rows) were not in the fit" in result.stderr
+    assert "new: 1 context (50.0% of rows) was not in the fit" in result.stderr
 
 
 def test_compare_gates_a_release(folder):

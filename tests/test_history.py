@@ -58,6 +58,36 @@ def test_checks_are_kept_by_day_and_drawn(tmp_path, monkeypatch):
     assert "Past checks" not in Path("report.html").read_text()
 
 
+def test_a_day_that_was_fitted_by_now_does_not_replace_its_honest_check(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for day in range(4):
+        write_day(day, shift=1.0 if day == 3 else 0.0)
+    run("fit", "day0.parquet", "--sums", "sums.parquet")
+    arguments = ("--history", "history.parquet", "--date", "when")
+    run("check", "day1.parquet", *arguments)
+    honest = read_history("history.parquet").to_pylist()[0]
+    run("update", "sums.parquet", "day1.parquet")
+    again = run("check", "day1.parquet", *arguments)
+    assert "the history keeps the check of 2026-11-02 from before its rows were fitted" in again.stderr
+    run("check", "day0.parquet", *arguments)  # never checked before: kept, and told as in sample
+    first, second = read_history("history.parquet").to_pylist()
+    assert (first["in_sample"], first["verdict"], second) == (True, "in sample", honest)
+    run("update", "sums.parquet", "day3.parquet")
+    told = run("check", "day3.parquet", *arguments, code=1)
+    assert "cannot judge it" in told.stderr
+    run("report", "day2.parquet", "--history", "history.parquet")
+    page = Path("report.html").read_text()
+    assert "The rows of 2, in grey, had been fitted before" in page
+    assert "drifted, in sample" in page
+
+
+def test_a_history_of_an_earlier_version_is_read(tmp_path):
+    history = append_check(tmp_path / "history.parquet", row(1, verdict="in sample", in_sample=True))
+    pq.write_table(history.drop_columns(["in_sample"]), tmp_path / "older.parquet")
+    assert read_history(tmp_path / "older.parquet")["in_sample"].to_pylist() == [True]
+    assert append_check(tmp_path / "older.parquet", row(2))["in_sample"].to_pylist() == [True, None]
+
+
 def row(day, **more):
     return dict.fromkeys(SCHEMA.names) | {"day": str(day), "log": "x", "verdict": "holds", "o_over_e": 1.0} | more
 
@@ -97,5 +127,8 @@ def test_the_charts_are_valid_and_mark_the_alarms():
     sets = ratio_chart(history).to_dict()["datasets"].values()
     marks = next(values for values in sets if "ratio" in values[0])
     assert [mark["series"] for mark in marks] == [0, 1, 0]
+    seen = history.set_column(history.column_names.index("in_sample"), "in_sample", [[True, False, False]])
+    sets = ratio_chart(seen).to_dict()["datasets"].values()
+    assert [mark["series"] for mark in next(values for values in sets if "ratio" in values[0])] == [2, 1, 0]
     (losses,) = loss_chart(history).to_dict()["datasets"].values()
     assert len(losses) == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isolayer.cli.clusters import INDEPENDENT
 from isolayer.cli.judgement import Judgement
@@ -12,7 +13,10 @@ from isolayer.cli.provenance import IN_SAMPLE
 from isolayer.monitor import Check
 
 MOST_INTERVALS = 2000  # of a JSON document; further entries, which are less significant, have none
-REFIT = "refit with `isolayer fit`, or add the day with `isolayer update`"
+REFIT = (
+    "if the day itself is right, refit with `isolayer fit` or add it with `isolayer update`; if it is broken, mend it"
+)
+_NAMED = 3  # contexts that a reason names
 
 
 def judgement_of(result: Check, settings: dict[str, Any], most: int | None, in_sample: bool = False) -> Judgement:
@@ -42,7 +46,7 @@ def judgement_of(result: Check, settings: dict[str, Any], most: int | None, in_s
 
 def _verdict(result: Check, in_sample: bool) -> list[str]:
     if not result.holds:
-        return [f"drifted: {'; '.join(_reasons(result))}; {REFIT}"]
+        return [f"drifted: {'; '.join(_reasons(result))}; {REFIT}", *([IN_SAMPLE] if in_sample else [])]
     return [IN_SAMPLE if in_sample else "the calibrator holds"]
 
 
@@ -103,11 +107,24 @@ def _reasons(result: Check) -> list[str]:
     for depth in range(1, len(names) + 1):
         at = (result.depth == depth) & ~result.new
         for flags, what in ((result.moved, ""), (result.bent & ~result.moved, " in slope")):
-            count = int((flags & at).sum())
-            if count:
+            off = np.flatnonzero(flags & at)
+            if len(off):
                 kind = "contexts" if depth == len(names) else f"groups of {', '.join(names[:depth])}"
-                found.append(f"{count} of {int(at.sum())} {kind}{what}")
+                found.append(f"{len(off)} of {int(at.sum())} {kind}{what} ({_worst(result, off, depth, bool(what))})")
     return found
+
+
+def _worst(result: Check, off: NDArray[np.intp], depth: int, by_slope: bool) -> str:
+    """The contexts that drifted most clearly, by name."""
+    value, p_value = (result.slope, result.slope_p_value) if by_slope else (result.ratio, result.p_value)
+    shown = off[np.argsort(p_value[off], kind="stable")][:_NAMED]
+    columns = list(result.context.items())[:depth]
+    words = [
+        " ".join(f"{name} {values[place]}" for name, values in columns)
+        + f": {'slope' if by_slope else 'observed over expected'} {value[place]:.3g}"
+        for place in shown
+    ]
+    return ", ".join(words) + (f", and {len(off) - len(shown)} more" if len(off) > len(shown) else "")
 
 
 def _notes(result: Check, settings: dict[str, Any]) -> list[str]:
@@ -117,8 +134,7 @@ def _notes(result: Check, settings: dict[str, Any]) -> list[str]:
         found.append(only + INDEPENDENT)
     if result.new.any():
         share = result.weight[result.new].sum() / (result.weight[result.new].sum() + result.weight[0])
-        found.append(
-            f"new: {int(result.new.sum())} contexts ({share:.1%} of rows) were not in the fit and use the curve of the "
-            "context above; they are not judged"
-        )
+        count = int(result.new.sum())
+        who = f"{count} contexts ({share:.1%} of rows) were" if count > 1 else f"1 context ({share:.1%} of rows) was"
+        found.append(f"new: {who} not in the fit, and not judged; the curve of the context above is used there")
     return found

@@ -61,8 +61,12 @@ def check(
     Shows observed over expected (o over e) for all rows, each group of contexts and each context: above 1 the
     calibrator predicts too little. The slope is that of the labels over the predictions: below 1 predictions are too
     extreme. Something drifted if one of the two is further from 1 than --tolerance and than chance allows. P-values are
-    adjusted for the number of tests, and an interval excludes 1 exactly if its p-value is at most --level. Contexts
-    that the calibrator was not fitted on are new, and not judged.
+    adjusted for the number of tests, and an interval excludes 1 exactly if its p-value is at most --level. The verdict
+    of a line is level if observed over expected is off, slope if only the slope is, or else holds. Contexts that the
+    calibrator was not fitted on are new, and not judged.
+
+    A day that the calibrator was fitted on by now is told as in sample; in --history it does not replace an earlier
+    check of the same day, from before it was fitted.
 
     Example: isolayer check today.parquet --curves curves.parquet --score prob --label click --cluster user
     """
@@ -92,7 +96,10 @@ def check(
         where = f"to see which fields are off: isolayer audit {name_of(log)} --curves {curves}"
         judgement = replace(judgement, notes=[*judgement.notes, where])
     if history is not None:
-        append_check(history, {"day": latest_day(table, date), "log": name_of(log), **judgement.row()})
+        day = {"day": latest_day(table, date), "log": name_of(log)}
+        kept = append_check(history, {**day, **judgement.row(), "in_sample": seen}).to_pylist()
+        if seen and not all(one["in_sample"] for one in kept if (one["day"], one["log"]) == tuple(day.values())):
+            note(f"the history keeps the check of {day['day']} from before its rows were fitted")
     if metrics is not None:
         write_metrics(judgement, curves, metrics)
     pronounce(judgement, as_json=json, most=top + 1)

@@ -23,12 +23,16 @@ SCHEMA = pa.schema(
         *(pa.field(name, pa.int64()) for name in _COUNTS),
         pa.field("verdict", pa.string()),
         pa.field("version", pa.string()),
+        pa.field("in_sample", pa.bool_()),
     ]
 )
+_OLDER = pa.schema(list(SCHEMA)[:-1])  # of histories that did not tell what is in sample but by the verdict
 
 
 def append_check(path: str | PathLike[str], row: Mapping[str, Any]) -> pa.Table:
     """Add the figures of a check to a history, in one step; the same day of the same log is replaced.
+
+    A check of rows that the calibrator was fitted on by then never replaces one from before they were.
 
     Args:
         path: The history; it is begun if it does not exist.
@@ -47,7 +51,10 @@ def append_check(path: str | PathLike[str], row: Mapping[str, Any]) -> pa.Table:
     """
     with locked(path):
         known = read_history(path).to_pylist() if Path(path).exists() else []
-        kept = [each for each in known if (each["day"], each["log"]) != (row["day"], row["log"])]
+        same = [each for each in known if (each["day"], each["log"]) == (row["day"], row["log"])]
+        if row["in_sample"] and any(not each["in_sample"] for each in same):
+            return pa.Table.from_pylist(known, schema=SCHEMA)
+        kept = [each for each in known if each not in same]
         rows = sorted([*kept, {name: row[name] for name in SCHEMA.names}], key=lambda each: _order(each["day"]))
         history = pa.Table.from_pylist(rows, schema=SCHEMA)
         with whole_file(path) as part:
@@ -64,6 +71,9 @@ def read_history(path: str | PathLike[str]) -> pa.Table:
         raise InputError(
             f"history: expected a history of checks at {str(path)!r}, got {error}; name another"
         ) from error
+    if history.schema.equals(_OLDER):
+        seen = [verdict == "in sample" for verdict in history["verdict"].to_pylist()]
+        history = history.append_column(SCHEMA.field("in_sample"), [pa.array(seen, pa.bool_())])
     if not history.schema.equals(SCHEMA):
         raise InputError(
             f"history: expected the columns of a history of checks, got {history.column_names} in {str(path)!r}; name "

@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 else:
     alt = need("altair")
 
-ALARM = "drifted"
+ALARM, SEEN = "drifted", "in sample"
 
 
 def history_section(history: pa.Table) -> str:
     """Two charts and a table of past checks."""
     alarms = history["verdict"].to_pylist().count(ALARM)
+    seen = sum(map(bool, history["in_sample"].to_pylist()))
     lead = f"{len(history):,} checks, {alarms:,} of which found a drift, marked in orange."
+    lead += f" The rows of {seen:,}, in grey, had been fitted before, so they judge nothing." if seen else ""
     columns = ("o_over_e", "o_over_e_from", "o_over_e_to", "slope", "log_loss_before", "log_loss_after")
     rows = [
-        [str(row["day"]), *(_number(row[name]) for name in columns), f"{row['rows'] or 0:,.0f}", row["verdict"]]
+        [str(row["day"]), *(_number(row[name]) for name in columns), f"{row['rows'] or 0:,.0f}", _verdict(row)]
         for row in history.to_pylist()
     ]
     headings = ["day", "O/E", "from", "to", "slope", "log loss raw", "log loss calibrated", "rows", "verdict"]
@@ -40,18 +42,21 @@ def history_section(history: pa.Table) -> str:
 
 
 def ratio_chart(history: pa.Table) -> Any:
-    """O/E with its interval, one mark per check, those that found a drift in another colour."""
+    """O/E with its interval, one mark per check; those that found a drift, and those in sample, in other colours."""
     rows = history.to_pylist()
     values = records(
         day=np.arange(len(rows)),
         ratio=_column(history, "o_over_e"),
         low=_column(history, "o_over_e_from"),
         high=_column(history, "o_over_e_to"),
-        series=[int(row["verdict"] == ALARM) for row in rows],
+        series=[2 if row["in_sample"] else int(row["verdict"] == ALARM) for row in rows],
         rows=_column(history, "rows"),
     )
     values = [row for row in values if np.isfinite(row["ratio"])]
-    base = alt.Chart(inline(values)).encode(x=_days(), color=series([COLOUR["accent"], COLOUR["series2"]]))
+    kinds = ["holds", ALARM, SEEN] if any(row["in_sample"] for row in rows) else ["holds", ALARM]
+    base = alt.Chart(inline(values)).encode(
+        x=_days(), color=series([COLOUR[name] for name in ("accent", "series2", "raw")[: len(kinds)]])
+    )
     scale, axis = alt.Scale(zero=False), alt.Axis(title="O/E", tickCount=5)
     bars = base.mark_rule(strokeWidth=1.6).encode(y=alt.Y("low:Q", scale=scale, axis=axis), y2="high:Q")
     tips = [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("ratio", "low", "high")]
@@ -59,7 +64,7 @@ def ratio_chart(history: pa.Table) -> Any:
         y=alt.Y("ratio:Q", scale=scale, axis=axis), tooltip=[*tips, alt.Tooltip("rows:Q", format=",.0f")]
     )
     one = alt.Chart(inline([{"one": 1.0}])).mark_rule(color=COLOUR["rule"], strokeDash=[4, 4]).encode(y="one:Q")
-    return named(alt.layer(one, bars, points), series=["holds", ALARM], day=readables(history["day"].to_pylist()))
+    return named(alt.layer(one, bars, points), series=kinds, day=readables(history["day"].to_pylist()))
 
 
 def loss_chart(history: pa.Table) -> Any:
@@ -83,6 +88,10 @@ def _days() -> Any:
 
 def _column(history: pa.Table, name: str) -> Any:
     return np.array([np.nan if value is None else value for value in history[name].to_pylist()], np.float64)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return f"{ALARM}, {SEEN}" if row["in_sample"] and row["verdict"] == ALARM else str(row["verdict"])
 
 
 def _number(value: float | None) -> str:

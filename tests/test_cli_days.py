@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from test_cli import fit, folder, log, run
+from test_cli import contents, fit, folder, log, run
 from test_cli_operations import refused, shown
 
 from isolayer import Curves
@@ -53,10 +54,26 @@ def test_a_day_without_a_name_is_known_by_its_content(folder):
     fit()
     run("update", "sums.parquet", "day2.parquet")
     before = Path("sums.parquet").read_bytes()
-    assert "nothing was replaced" in run("update", "sums.parquet", "day2.parquet", "--replace").stderr
+    assert "nothing was written" in run("update", "sums.parquet", "day2.parquet", "--replace").stderr
     assert Path("sums.parquet").read_bytes() == before
     refused("choose one", "update", "sums.parquet", "day2.parquet", "--replace", "--remove")
     refused("which another day holds", *rename_day())
+
+
+def test_a_script_can_tell_a_day_that_was_added_from_a_broken_one(folder):
+    fit()
+    asked = ("update", "sums.parquet", "day2.parquet", "--if-new", "--json")
+    assert json.loads(run(*asked, "--id", "monday").stdout)["verdict"] == "done"
+    before = contents()
+    for more in ([], ["--id", "monday"]):
+        again = json.loads(run(*asked, *more).stdout)
+        assert (again["verdict"], again["figures"]["rows"]) == ("already added", 12_000)
+        assert "written" not in again["figures"]
+    assert contents() == before
+    Path("broken.parquet").write_bytes(b"PAR1")
+    with pytest.raises(Exception, match="parquet"):
+        run("update", "sums.parquet", "broken.parquet", "--if-new")
+    refused("^--if-new: expected it without --replace", *asked, "--replace")
 
 
 def rename_day():

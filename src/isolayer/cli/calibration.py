@@ -11,7 +11,7 @@ import typer
 from isolayer.cli.auditing import AuditOnly, audit_columns, left_for_audits
 from isolayer.cli.clusters import Cluster, Date
 from isolayer.cli.columns import SCORES, column, distinct, fitted_column, names
-from isolayer.cli.days import Id, first_files, ids_of, names_and_files, refuse_empty, with_day, without_day
+from isolayer.cli.days import Id, first_files, holds_day, ids_of, names_and_files, refuse_empty, with_day, without_day
 from isolayer.cli.fields import (
     advice_for_held,
     field_options,
@@ -46,6 +46,7 @@ from isolayer.cli.sums import (
     load,
     noted,
     quality,
+    sizes,
 )
 from isolayer.cli.term_options import Freeze, Interactions, Structure, TermOptions, Without
 from isolayer.curves.curves import Curves
@@ -53,6 +54,8 @@ from isolayer.curves.summary import falling
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.storage import locked
+
+ALREADY = "the sums hold this day already: nothing was written"
 
 
 def fit(
@@ -215,6 +218,9 @@ def update(
     replace_day: Annotated[
         bool, typer.Option("--replace", help="A day that is held already is replaced: the latest of the same --id.")
     ] = False,
+    if_new: Annotated[
+        bool, typer.Option("--if-new", help="A day that is held already is left as it is, with code 0.")
+    ] = False,
     day_id: Id = None,
     date: Date = None,
     on_bad_rows: BadRows = None,
@@ -231,9 +237,10 @@ def update(
     combinations, or without a day, fit again: `isolayer fit LOGS --structure curves.parquet`.
 
     A day is added once: the sums remember the content of its files, and the --id if there is one, and the day is
-    refused with code 2 if it comes again, so that a job can be repeated. With --replace it is not refused: the latest
-    14 days that --id named can be replaced by other rows, with the weight that the day has by now; a day without a
-    name, known by its content, stays as it is. A day without usable rows is refused.
+    refused with code 2 if it comes again, so that a job can be repeated; with --if-new nothing is done then, with code
+    0 and the verdict "already added". With --replace it is not refused: the latest 14 days that --id named can be
+    replaced by other rows, with the weight that the day has by now; a day without a name, known by its content, stays
+    as it is. A day without usable rows is refused.
 
     Example: isolayer update sums.parquet today.parquet --id 2026-11-16 --replace --keep 0.9
     """
@@ -243,11 +250,17 @@ def update(
         raise InputError("--id: expected a name, got ''; give the day, such as 2026-11-16, or leave out --id")
     if remove and replace_day:
         raise InputError("--replace: expected --replace or --remove, got both; choose one")
+    if if_new and (remove or replace_day):
+        raise InputError("--if-new: expected it without --replace and --remove, got both; choose one")
     for path, option in ((sums, "SUMS"), (curves, "--curves")):
         check_output(path, option, *log)
     table = read(log)
     with locked(sums, curves):
         old, before = Histogram.load(sums), load(curves)
+        if if_new and holds_day(old, log, day_id):
+            note(ALREADY)
+            show({"rows": old.rows, **sizes(before)}, as_json=json, verdict="already added")
+            return
         _refuse_strangers(old, before, curves)
         before.check_sums(old)
         days_held, files_held = names_and_files(old.source)
@@ -268,13 +281,14 @@ def update(
         fitted = before if total is None else updated_fields(rows, _refitted(total, before), before, keep)
         change = largest_change(rows, before, fitted)
         told = quality(fitted, total or old) if fitted.terms is None else _day_quality(rows, fitted, day, total or old)
-        figures = {**told, "largest_change": change, "written": curves}
+        figures = {**told, "largest_change": change}
         if total is None:
-            note("the sums hold these files already: nothing was replaced")
+            note(ALREADY)
         else:
             save_all({sums: total, curves: fitted})
+            figures["written"] = curves
     _note_fall(fitted)
-    show(figures, as_json=json)
+    show(figures, as_json=json, verdict="already added" if total is None else "done")
 
 
 def _refitted(total: Histogram, before: Curves) -> Curves:

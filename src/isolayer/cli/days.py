@@ -85,6 +85,12 @@ def with_day(
     return _remembering(total, [*held, *(identities or [_UNNAMED])], days, sums, day)
 
 
+def holds_day(sums: Histogram, log: Sequence[str], name: str | None) -> bool:
+    """Whether sums hold a day: by the name that ``--id`` gave it, or by the content of all of its files."""
+    held, identities = {*_held(sums)}, _identities(log, name)
+    return (name is not None and _ID + name in held) or (bool(identities) and {*identities} <= held)
+
+
 def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str | None) -> Histogram:
     """The sums without a day; an error if they are known not to hold it.
 

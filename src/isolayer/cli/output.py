@@ -36,14 +36,14 @@ def note(text: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(visible(text), markup=False)
 
 
-def show(numbers: dict[str, Any], *, as_json: bool) -> None:
-    """Named figures, one per line, or the JSON document of the command.
+def show(numbers: dict[str, Any], *, as_json: bool, verdict: str = "done") -> None:
+    """Named figures, one per line, or the JSON document of the command, which has the verdict too.
 
     >>> show({"rows": 3}, as_json=False)
     rows  3
     """
     if as_json:
-        print(json.dumps(document(numbers)))
+        print(json.dumps(document(numbers, verdict=verdict)))
         return
     width = max(len(name) for name in numbers)
     for name, value in numbers.items():

@@ -121,13 +121,13 @@ def usable(rows: Rows, curves: Curves, log: Sequence[str]) -> tuple[Rows, bool]:
         curves: The calibrator.
         log: The files of the log.
     """
-    from isolayer.tables.histogram_query import usable_rows
+    from isolayer.tables.field_rows import Usable
 
     contexts = tuple(name for name in curves.contexts if name in rows.table.columns)
     histogram, _ = histogram_of_log(rows, contexts)
     seen = fitted_on(curves, log, histogram if contexts == curves.contexts else None)
     dropping = rows.on_bad_rows == "drop"
-    return replace(rows, table=usable_rows(rows.table, spec_of(rows, contexts)) if dropping else rows.table), seen
+    return replace(rows, table=Usable(spec_of(rows, contexts), ()).kept(rows.table) if dropping else rows.table), seen
 
 
 def judged_on(held_out: bool, seen: bool) -> str:

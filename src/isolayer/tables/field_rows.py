@@ -99,6 +99,12 @@ class Usable(NamedTuple):
 
     def __call__(self, table: Table) -> Table:
         """Columns of the rows of a table that can be used."""
+        good, columns = self._read(table)
+        own = dict(zip(self.own, columns, strict=True))
+        return table.filter(good).select(*dict.fromkeys([*self.spec.contexts, *self.fields]), **own)
+
+    def _read(self, table: Table) -> tuple[Value, tuple[Value, ...]]:
+        """Whether rows can be used, and the columns of our own."""
         spec = self.spec
         good, logit = logit_expression(table[spec.score], spec.scale)
         label, rate = table[spec.label].cast("float64"), _rate(table, spec)
@@ -109,8 +115,11 @@ class Usable(NamedTuple):
             for name in spec.contexts:
                 good &= table[name].notnull()
         weight = weight if self.factor == 1 else weight * double(self.factor)
-        own = dict(zip(self.own, (logit, label, weight, rate), strict=True))
-        return table.filter(good).select(*dict.fromkeys([*spec.contexts, *self.fields]), **own)
+        return good, (logit, label, weight, rate)
+
+    def kept(self, table: Table) -> Table:
+        """The rows of a table that can be used, with all their columns."""
+        return table.filter(self._read(table)[0])
 
 
 def _rate(table: Table, spec: ColumnSpec) -> Value:

@@ -211,17 +211,6 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
     return prepared.group_by([*keys, "bin"]).agg(count=prepared.count(), **sums)
 
 
-def usable_rows(table: Table, spec: ColumnSpec) -> Table:
-    """The rows of a table that can be used, with all their columns.
-
-    >>> import ibis
-    >>> rows = ibis.memtable({"score": [0.1, None], "label": [1, 0]})
-    >>> usable_rows(rows, ColumnSpec()).count().execute()
-    np.int64(1)
-    """
-    return table.filter(*(rule for _, rule in _rules(table, spec, _plain_weight(table, spec))))
-
-
 def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
     """Whether a score can be used, and its logit, which is NULL where it cannot."""
     number = score.cast("float64")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 _START = time.perf_counter()
 
@@ -42,6 +43,18 @@ def best_time(call: Callable[[], object], *, times: int = 3) -> float:
         call()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
+
+
+def peak_gigabytes() -> float:
+    """The most memory that this process has had, of Linux's own account of it.
+
+    Not that of ``getrusage``, in which a process begins with the peak of the one that started it.
+
+    >>> 0 < peak_gigabytes() < 1000
+    True
+    """
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return float(line.split()[1]) * 1024 / 1e9
 
 
 def plain_table(rows: list[Row]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
-from benchmarks import Row, best_time, progress, quick
+from benchmarks import Row, best_time, peak_gigabytes, progress, quick
 from benchmarks.task import above_oracle, segment_error, task
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves.evaluation import prob_of
@@ -213,7 +212,7 @@ def _one_fit(what: str, size: int) -> dict[str, float]:
     cpu = time.process_time()
     seconds = best_time(lambda: _ours().fit(table, label), times=1)
     cpu = time.process_time() - cpu
-    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    gigabytes = peak_gigabytes()
     return {"seconds": seconds, "cpu_seconds": cpu, "gigabytes": gigabytes}
 
 

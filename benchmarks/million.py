@@ -8,7 +8,6 @@ their own, so that the peak memory is theirs.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import Row, best_time, progress, quick
+from benchmarks import Row, best_time, peak_gigabytes, progress, quick
 
 CHUNK = 1_000_000
 
@@ -46,7 +45,7 @@ def fit(path: str) -> dict[str, float]:
     seconds = time.perf_counter() - start
     folder = Path(path).parent
     curves.save(folder / "curves.parquet")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    peak = peak_gigabytes()
     curves.to_onnx(folder / "curves.onnx")
     return {"seconds": seconds, "gigabytes": peak}
 

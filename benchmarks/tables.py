@@ -7,7 +7,6 @@ process of its own with all cores; peak memory is that of another, which only fi
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import Row, best_time, progress, quick
+from benchmarks import Row, best_time, peak_gigabytes, progress, quick
 
 CONTEXTS = 10_000
 CHUNK = 1_000_000
@@ -103,7 +102,7 @@ def apply_and_copy(path: str) -> dict[str, float]:
 
 def fit_once(path: str) -> dict[str, float]:
     fit(path).save(Path(path).parent / "curves.parquet")
-    return {"gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}
+    return {"gigabytes": peak_gigabytes()}
 
 
 TASKS = {task.__name__: task for task in (fit_once, fit_and_group, apply_and_copy)}

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks import peak_gigabytes
 from benchmarks.real.lines import prob_of
 from isolayer.calibrator import IsotonicCalibrator
 
@@ -87,7 +87,7 @@ def _one_fit() -> dict[str, float]:
     fitted = time.perf_counter()
     model.predict_proba(frame)
     microseconds = (time.perf_counter() - fitted) / len(frame) * 1e6
-    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    gigabytes = peak_gigabytes()
     return {"seconds": fitted - start, "microseconds": microseconds, "gigabytes": gigabytes}
 
 

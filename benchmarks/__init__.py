@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,16 @@ def peak_gigabytes() -> float:
     """
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     return float(line.split()[1]) * 1024 / 1e9
+
+
+def between_marks(page: Path, command: str, lines: Sequence[str]) -> None:
+    """Put lines into a page, between the marks of the command that writes them."""
+    text, opening = page.read_text(), f"<!-- figures: written by `{command}` -->\n"
+    before, mark, rest = text.partition(opening)
+    _, closing, after = rest.partition("<!-- /figures -->")
+    if not (mark and closing):
+        raise ValueError(f"{page}: expected {opening.strip()} and <!-- /figures -->, got neither; put them there")
+    page.write_text("\n".join([before + mark.strip(), *lines, closing + after]))
 
 
 def plain_table(rows: list[Row]) -> str:

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import Row, plain_table, progress, quick
+from benchmarks import Row, between_marks, plain_table, progress, quick
 
 RESULTS = Path("results/bench.json")
 WITH_OPTIONS = ("audit", "coverage", "fields", "monitor", "negatives", "real")
@@ -111,10 +111,7 @@ def in_words(measured: str) -> str:
 
 def write_readme(readme: Path = Path("README.md"), results: Path = RESULTS) -> None:
     """Put the table of the last run between the README's markers."""
-    text = readme.read_text()
-    before, marker, rest = text.partition("<!-- figures: written by `python -m benchmarks --readme` -->\n")
-    _, closing, after = rest.partition("<!-- /figures -->")
-    readme.write_text(f"{before}{marker}{readme_table(json.loads(results.read_text()))}\n{closing}{after}")
+    between_marks(readme, "python -m benchmarks --readme", [readme_table(json.loads(results.read_text()))])
 
 
 def main(names: list[str]) -> int:

@@ -244,7 +244,8 @@ def test_a_run_that_is_over_shows_what_is_finished_and_the_next_one_goes_on_from
 
 def test_the_figures_go_between_the_marks_of_a_page(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{real.MARKS[0]}old\n{real.MARKS[1]}\nafter\n")
+    mark = "<!-- figures: written by `python -m benchmarks real --report --docs` -->"
+    page.write_text(f"before\n{mark}\nold\n<!-- /figures -->\nafter\n")
     found = {"0/0/": {metric: [0.1] for metric in ("log_loss", "ece", "oe")}}
     real.write_docs([Row("a figure", "<= 1", "0.5", True)], {"task": {units.OURS: found, "Platt": found}}, page)
     text = page.read_text()

@@ -1,8 +1,9 @@
-"""Calibrators given every field: ``python -m benchmarks fields [--tasks=PART] [--quick]``.
+"""Calibrators given every field: ``python -m benchmarks fields [--tasks=PART] [--quick] [--docs]``.
 
 Log loss, ECE and multicalibration error against MCGrad and LightGBM on tasks with many fields, on KuaiRand also for
 users that no row to fit has; draws of 1,000 and 4,000 rows against the global curve; inversions in the score. Results
-go to the console and to ``results/fields.json``; finished units are kept under ``data/real/units``.
+go to the console and to ``results/fields.json``, with ``--docs`` also to docs/choosing.md; finished units are kept
+under ``data/real/units``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import Row, progress, quick
+from benchmarks import Row, between_marks, progress, quick
 from benchmarks.fields import peers
 from benchmarks.fields.peers import METHODS
 from benchmarks.fields.scale import FIELDS, ROWS, measured
@@ -27,11 +28,13 @@ from research.datasets import DataAbsent
 
 INVERSION_ROWS, INVERSION_SCORES = 500, 41
 GUARD = 2e-4
+DOCS = Path("docs/choosing.md")
+_PEERS = ("LightGBM, init score, monotone", "MCGrad")
 
 
 def run(options: Sequence[str] = ()) -> list[Row]:
     """Every figure that can be measured with the calibrator as it is."""
-    part, small = _parse(options)
+    part, small, docs = _parse(options)
     results: dict[str, dict[str, Found]] = {}
     for task in (name for name in NAMES if part in name):
         try:
@@ -43,17 +46,33 @@ def run(options: Sequence[str] = ()) -> list[Row]:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     rows = [*_peer_rows(results), *_mean_rows(results), *_small_rows(results)]
-    return [*rows, *_inversion_rows(list(results)), *_scale_rows()]
+    rows += [*_inversion_rows(list(results)), *_scale_rows()]
+    if docs:
+        between_marks(DOCS, "python -m benchmarks fields --docs", _docs(results, rows))
+    return rows
 
 
-def _parse(options: Sequence[str]) -> tuple[str, bool]:
-    part, small = "", quick()
+def _parse(options: Sequence[str]) -> tuple[str, bool, bool]:
+    part, small, docs = "", quick(), False
     for option in options:
         name, _, value = option.removeprefix("--").partition("=")
-        if name not in ("tasks", "quick"):
-            raise InputError(f"fields: expected --tasks=PART or --quick, got {option}; choose one")
-        part, small = (value, small) if name == "tasks" else (part, True)
-    return part, small
+        if name not in ("tasks", "quick", "docs"):
+            raise InputError(f"fields: expected --tasks=PART, --quick or --docs, got {option}; choose one")
+        part, small, docs = value if name == "tasks" else part, small or name == "quick", docs or name == "docs"
+    return part, small, docs
+
+
+def _docs(results: tables.Results, rows: Sequence[Row]) -> list[str]:
+    """Log loss of every task beside the peers', and the other figures, as Markdown."""
+    lines = [f"| log loss | one curve | {' | '.join(_PEERS)} | every field | minus {' | minus '.join(_PEERS)} |"]
+    lines.append("|---" * 7 + "|")
+    for task, found in results.items():
+        levels = (f"{found[name]['0/0/']['log_loss'][0]:.4f}" for name in ("isolayer, score only", *_PEERS, OURS))
+        gaps = (tables.against(results, task, peer, "log_loss") for peer in _PEERS)
+        told = (f"{gap.difference:+.4f} +- {gap.upper - gap.difference:.4f}" for gap in gaps)
+        lines.append(f"| {task} | {' | '.join([*levels, *told])} |")
+    lines += ["", "| figure | target | measured |", "|---|---|---|"]
+    return lines + [f"| {row.name} | {row.target} | {row.measured} |" for row in rows if "log loss" not in row.name]
 
 
 def inversions(prob: Any) -> int:
@@ -77,7 +96,7 @@ def _table(results: tables.Results) -> str:
 
 
 def _peer_rows(results: tables.Results) -> Iterator[Row]:
-    for peer in ("LightGBM, init score, monotone", "MCGrad"):
+    for peer in _PEERS:
         found = [tables.against(results, task, peer, "log_loss") for task in results if peer in results[task]]
         if found:
             each = (

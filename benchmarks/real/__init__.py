@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast, get_args
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks import Row, progress, quick
+from benchmarks import Row, between_marks, progress, quick
 from benchmarks.real import tables
 from benchmarks.real.draws import SCALES, SIZES
 from benchmarks.real.figures import figure_rows
@@ -35,7 +35,6 @@ OPTIONS = "--choose, --report, --all, --quick, --draws=N, --minutes=M, --jobs=N,
 QUICK_DRAWS = 3
 TARGET = 5e-4  # largest mean loss to Platt at 200 rows on any scale
 DOCS = Path("docs/choosing.md")
-MARKS = ("<!-- figures: written by `python -m benchmarks real --report --docs` -->\n", "<!-- /figures -->")
 
 
 class Options(NamedTuple):
@@ -175,15 +174,10 @@ def _scale_rows(results: tables.Results) -> Iterator[Row]:
 
 def write_docs(rows: Sequence[Row], results: tables.Results, page: Path = DOCS) -> None:
     """Put the figures and the mean ranks between the marks of a page."""
-    text = page.read_text()
-    before, mark, rest = text.partition(MARKS[0])
-    _, closing, after = rest.partition(MARKS[1])
-    if not (mark and closing):
-        raise InputError(f"{page}: expected the marks {MARKS[0].strip()} and {MARKS[1]}, got neither; put them there")
     lines = ["| figure | target | measured |", "|---|---|---|"]
     lines += [f"| {row.name} | {row.target} | {row.measured} |".replace("  ", " ") for row in rows]
     ranks = {metric: tables.mean_ranks(results, metric) for metric in ("log_loss", "ece", "oe")}
     lines += ["", "| mean rank over the reported tasks | log loss | ECE | O/E by segment |", "|---|---|---|---|"]
     best = sorted(ranks["log_loss"], key=lambda name: ranks["log_loss"][name])
     lines += [f"| {name} | " + " | ".join(f"{one[name]:.2f}" for one in ranks.values()) + " |" for name in best]
-    page.write_text(before + mark + "\n".join(lines) + "\n" + closing + after)
+    between_marks(page, "python -m benchmarks real --report --docs", lines)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_cli import fit, folder, log, run
 
-from isolayer import Curves
+from isolayer import Curves, InputError
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -100,3 +100,18 @@ def test_a_fit_says_what_it_replaces(folder):
     assert "replaced" in run("fit", "day1.parquet").stderr  # of other rows
     Path("curves.parquet").write_bytes(b"other")
     assert "replaced: curves.parquet, which held no calibrator" in run("fit", "day1.parquet").stderr
+
+
+@pytest.mark.parametrize("content", ["", "prob,click,device,day\n"], ids=["no bytes", "header only"])
+def test_a_file_of_text_without_rows_is_said_to_have_none(folder, content):
+    Path("empty.csv").write_text(content)
+    for words in (["fit", "empty.csv"], ["audit", "empty.csv"]):
+        with pytest.raises(InputError, match=r"^log: expected rows, got none in 'empty.csv'; check"):
+            run(*words)
+
+
+def test_rows_that_were_left_out_of_an_audit_are_no_sample(folder):
+    drifted()
+    told = run("audit", "late.parquet", "--on-bad-rows", "drop", code=1).stderr
+    assert "a sample of" not in told
+    assert "left out of 6000 rows: 119 labels" in told

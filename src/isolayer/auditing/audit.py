@@ -117,13 +117,14 @@ def _read(
     others: tuple[Sequence[str], Sequence[str]],
     cluster: str | None,
 ) -> tuple[LabelledRows, int]:
-    """Rows with the columns of their fields and the cluster, and how many rows the log has."""
+    """Rows with the columns of their fields and the cluster, and how many rows of the log can be used."""
     from isolayer.tables.field_rows import field_columns, labelled_rows
     from isolayer.tables.histogram_query import ColumnSpec, histogram_of
 
     on_bad_rows = asked.pop("on_bad_rows")
     spec = ColumnSpec((), **asked)
-    if not histogram_of(log, spec, on_bad_rows=on_bad_rows)[0].rows:  # one scan that finds rows that cannot be used
+    usable_rows = int(histogram_of(log, spec, on_bad_rows=on_bad_rows)[0].rows)  # one scan, which finds the others too
+    if not usable_rows:
         raise InputError("log: expected at least one row that weighs something, got no rows; check what made it")
     names = field_columns(log, spec, fields)
     present = field_columns(log, spec, "all")
@@ -136,7 +137,7 @@ def _read(
     names = tuple(dict.fromkeys([*(name for name in names if name not in {*exclude, cluster}), *audit_only]))
     if not names:
         raise InputError("fields: expected at least one column to look at, got none; name some")
-    return labelled_rows(log, spec, [*names, *([] if cluster is None else [cluster])])
+    return labelled_rows(log, spec, [*names, *([] if cluster is None else [cluster])])[0], usable_rows
 
 
 class _Telling:

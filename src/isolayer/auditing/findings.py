@@ -68,7 +68,7 @@ class Audit:
         overall: All rows together, against the score as it is.
         multicalibration: The multicalibration error, its noise level and its p-value.
         rows: Rows that were read.
-        total: Rows of the log; more than ``rows`` if these are a sample.
+        total: Rows of the log that can be used; more than ``rows`` if these are a sample.
         tests: Number of segments that were tested.
         clusters: Number of clusters; None if rows count as independent.
         log_loss: Log loss of the score.

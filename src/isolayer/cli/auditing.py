@@ -204,7 +204,7 @@ def _figures(found: Any) -> dict[str, Any]:
 
 def _notes(found: Any, settings: dict[str, Any]) -> list[str]:
     notes = list[str]()
-    if found.rows < 0.9 * found.total:
+    if found.rows < found.total:
         notes.append(f"a sample of {found.rows:,} of {found.total:,} rows was audited")
     if found.skipped:
         notes.append(f"left out, since their type cannot be a field: {', '.join(found.skipped)}")

@@ -23,6 +23,7 @@ Log = Annotated[
         "standard input."
     ),
 ]
+_CSV, _JSON = (".csv", ".tsv"), (".json", ".ndjson", ".jsonl")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -53,7 +54,16 @@ def read(log: Sequence[str]) -> Any:
     if len(kinds) > 1:
         listed = ", ".join(sorted(kind or "a folder" for kind in kinds))
         raise InputError(f"log: expected files of one format, got {listed}; give them one after the other")
-    return _table(patterns, kinds.pop())
+    kind = kinds.pop()
+    table = _table(patterns, kind)
+    return _some(table, repr(name_of(log))) if kind in (*_CSV, *_JSON) else table
+
+
+def _some(table: Any, name: str) -> Any:
+    """A table of text, unless it has no rows: then the types of its columns are not known either."""
+    if not table.limit(1).count().to_pyarrow().as_py():
+        raise InputError(f"log: expected rows, got none in {name}; check that it was written")
+    return table
 
 
 def _pattern(one: str) -> str:
@@ -95,9 +105,9 @@ def _kind(name: str) -> str:
 def _table(patterns: list[str], kind: str) -> Any:
     from isolayer.tables.sources import read_parquet, read_text
 
-    if kind in (".csv", ".tsv"):
+    if kind in _CSV:
         return read_text(patterns, "read_csv")
-    if kind in (".json", ".ndjson", ".jsonl"):
+    if kind in _JSON:
         return read_text(patterns, "read_json")
     return read_parquet(patterns)
 
@@ -123,5 +133,5 @@ def _in_memory(stream: BinaryIO, name: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:  # DuckDB reads files; this one must not stay
         file = Path(folder) / f"stdin{kind}"
         file.write_bytes(data)
-        rows = _table([glob.escape(str(file))], kind).to_pyarrow()
+        rows = _some(_table([glob.escape(str(file))], kind), name).to_pyarrow()
     return ibis.memtable(rows)

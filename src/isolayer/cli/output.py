@@ -28,10 +28,12 @@ from isolayer.cli.document import document, plain, running
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr; the JSON document of the command repeats it.
+    """A line for people, on stderr, once; the JSON document of the command repeats it.
 
     >>> note("guessed: --label click")
     """
+    if text in running().notes:
+        return
     running().notes.append(text)
     Console(stderr=True, highlight=False, soft_wrap=True).print(visible(text), markup=False)
 

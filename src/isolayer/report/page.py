@@ -123,7 +123,7 @@ def write_audit(
     instance("audit", audit, Audit, advice="make one with isolayer.audit")
     title = "Where is the score wrong?" if title is None else text("title", title, advice="or None for the usual")
     repair = None if repair is None else text("repair", repair, advice="or None for no command")
-    rows = f"{audit.rows:,} rows" + (f", a sample of {audit.total:,}" if audit.rows < 0.9 * audit.total else "")
+    rows = f"{audit.rows:,} rows" + (f", a sample of {audit.total:,}" if audit.rows < audit.total else "")
     page = Template(_resource("audit.html")).substitute(
         title=escape(readable(title)),
         palette=_palette(),

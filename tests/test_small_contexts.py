@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from isolayer.fitting import level
 from isolayer.fitting.binned_rows import BinnedRows
@@ -118,6 +119,20 @@ def test_every_context_is_fitted_once_whichever_way(monkeypatch):
     fitted.each_chunk(use, some)
     assert np.flatnonzero(seen == 2).tolist() == some.tolist()
     np.testing.assert_allclose(values, before, atol=1e-5)
+
+
+def test_threads_that_fit_start_no_threads_of_linear_algebra(monkeypatch):
+    monkeypatch.setattr(level, "MANY", 0)
+    seen = set()
+
+    def use(at, chunk):
+        seen.update(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+
+    with threadpool_limits(2, user_api="blas"):
+        level_of(rows_of(7)).each_chunk(use)
+        after = {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+    assert seen == {1}
+    assert after == {2}
 
 
 def test_levels_of_many_contexts_are_as_before(monkeypatch):

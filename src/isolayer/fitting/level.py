@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.chunk import Above, Chunk, Place
@@ -122,8 +124,7 @@ class LevelFit(NamedTuple):
         """
         starts = np.searchsorted(self.part.group, np.arange(self.part.groups + 1))
         contexts = np.arange(self.part.groups) if only is None else only
-        # Chunks write to rows of their own, and numpy lets go of the interpreter while it works.
-        with ThreadPoolExecutor(max_workers=THREADS) as pool:
+        with workers(self.part.groups) as pool:
             residuals = [0.0]
             if self.part.groups > MANY:
                 contexts, residuals = self._fit_small(starts, contexts, use, pool)
@@ -163,6 +164,19 @@ class LevelFit(NamedTuple):
         jobs = [(modes, some) for modes, all_ in by_modes for some in _split(all_, self.starts.step)]
         residuals = [0.0, *pool.map(one, jobs)]
         return np.flatnonzero(left), residuals
+
+
+@contextmanager
+def workers(contexts: int) -> Iterator[Executor]:
+    """Threads that fit so many contexts, and while there are many leave none to the library of linear algebra.
+
+    Chunks write to rows of their own, and numpy lets go of the interpreter while it works; threads of a library within
+    these threads would only wait for each other.
+    """
+    with ExitStack() as stack:
+        if contexts > MANY:
+            stack.enter_context(threadpool_limits(1, user_api="blas"))
+        yield stack.enter_context(ThreadPoolExecutor(max_workers=THREADS))
 
 
 def _split(contexts: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:

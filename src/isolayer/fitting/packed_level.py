@@ -7,7 +7,6 @@ packing means is said in :mod:`isolayer.fitting.packed`.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.chunk import Chunk, Place
-from isolayer.fitting.level import THREADS, LevelFit, Table, balancing_shift, keep_rising
+from isolayer.fitting.level import LevelFit, Table, balancing_shift, keep_rising, workers
 from isolayer.fitting.packed import TOLERANCE, Packed, PackedLevel, Shapes, one_or_all
 from isolayer.fitting.quantised import Quantised
 
@@ -183,7 +182,7 @@ class _Fitted(NamedTuple):
             whole[0, at] = ~self._pack_curves(at, more[self.level.above.parent[at]])
             whole[1, at] = ~self.variance.pack(at, _SPREAD - self.variance.error[at])
 
-        with ThreadPoolExecutor(max_workers=THREADS) as pool:
+        with workers(groups) as pool:
             list(pool.map(one, self.level.starts))
         return self._columns(shift, whole)
 

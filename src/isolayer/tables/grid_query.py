@@ -61,16 +61,20 @@ def _asked(
 
     def aggregate(table: Table) -> Table:
         good, logit, weight = scores(table)
-        rows = table.select(good=good, logit=logit, weight=double(1) if weight is None else weight)
-        rows = rows.filter(rows["good"].fill_null(False) & (rows["weight"] > double(0)))
+        rows = table.select(good=good, logit=logit, **({} if weight is None else {"weight": weight}))
+        rows = rows.filter(rows["good"].fill_null(False))
+        rows = rows if weight is None else rows.filter(rows["weight"] > double(0))
         if near is not None:
             rows = rows.filter((rows["logit"] - double(near.mean)).abs() <= double(OUTLIERS * near.deviation))
         score = ibis.least(ibis.greatest(rows["logit"], double(-LARGEST)), double(LARGEST))
-        away, weight = score - double(centre), rows["weight"]
+        away = score - double(centre) if centre else score
+        first, second = away, away * away
+        if weight is not None:
+            first, second = rows["weight"] * away, rows["weight"] * away * away
         return rows.agg(
-            weight=weight.sum(),
-            first=(weight * away).sum(),
-            second=(weight * away * away).sum(),
+            weight=rows.count() if weight is None else rows["weight"].sum(),
+            first=first.sum(),
+            second=second.sum(),
             least=score.min(),
             most=score.max(),
         )

@@ -47,7 +47,7 @@ def audit(
     and adjusted for every segment that could have been reported.
 
     Args:
-        log: An Ibis table, a path of Parquet or CSV, a DuckDB relation or a frame; of more than a million rows a sample
+        log: An Ibis table, a path of Parquet or CSV, a DuckDB relation or a frame; of more than 300,000 rows a sample
             is taken.
         score: The score column.
         label: The label column: 0, 1 or between.

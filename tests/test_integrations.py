@@ -12,6 +12,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,6 +36,25 @@ def environment():
     """That of a shell in which ``isolayer`` is this one."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+
+
+def test_the_release_of_a_night_is_as_the_guide_shows_it(folder):
+    fit()
+    script = re.search(r"```sh\n(set -e\n.*?)```", (ROOT / "docs" / "production.md").read_text(), re.DOTALL)[1]
+    before = Path("sums.parquet").read_bytes()
+
+    def night(yesterday, today):
+        for name, rows in (("yesterday", yesterday), ("today", today)):
+            pq.write_table(rows.append_column("user", pa.array(np.arange(rows.num_rows) // 5)), f"{name}.parquet")
+        return subprocess.run(
+            ["sh", "-c", script], env=environment(), capture_output=True, text=True, check=False
+        ).returncode
+
+    assert night(log(4, shift=1.0), log(5)) == 1  # a candidate that learned a drift is worse on the day after
+    assert Path("sums.parquet").read_bytes() == before
+    assert night(log(3), log(5)) == 0
+    assert Path("sums.parquet").read_bytes() != before
+    assert not Path("candidate.parquet").exists()
 
 
 def test_the_job_of_cron_adds_what_holds_and_stops_at_what_drifted(folder):

@@ -73,8 +73,8 @@ def test_groups_put_missing_values_together_and_numbers_in_ten_bins():
 
 
 def test_options_of_the_bench_with_fields():
-    assert _parse(["--tasks=income", "--quick"]) == ("income", True)
-    with pytest.raises(InputError, match="expected --tasks=PART or --quick"):
+    assert _parse(["--tasks=income", "--quick"]) == ("income", True, False)
+    with pytest.raises(InputError, match="expected --tasks=PART, --quick or --docs"):
         _parse(["--report"])
 
 

@@ -345,6 +345,7 @@ def test_weight_two_is_the_row_twice(seed):
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:scores. expected logits")  # probabilities are logits too, for all but one setting
+@pytest.mark.filterwarnings("ignore:scores. expected the label to become more frequent")
 def test_every_setting_changes_the_result(setting):
     rows, label = rows_of(4)
     score = prob_of(rows["score"])

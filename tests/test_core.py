@@ -219,9 +219,9 @@ def test_each_command_names_the_extra_it_needs(extra, folder, monkeypatch):
 def test_other_commands_need_no_more_than_their_own_extra(folder, monkeypatch):
     monkeypatch.chdir(folder)
     alone = [["compare", "curves.parquet", "curves.parquet"], ["simulate", "--sessions", "9", "--out", "feed.parquet"]]
-    alone += [["show", "curves.parquet"], ["show", "sums.parquet"]]
+    alone += [["show", "curves.parquet"], ["show", "sums.parquet"], ["merge", "sums.parquet", "--out", "all.parquet"]]
     results = run([["--help"], *alone], [name for name, extra in EXTRA_OF.items() if extra != "cli"])
-    assert [status for status, _ in results] == [0] * 5
+    assert [status for status, _ in results] == [0] * 6
     tried = {arguments[0] for commands in COMMANDS.values() for arguments in commands} | {one[0] for one in alone}
     assert tried == {command.__name__ for command in import_module("isolayer.cli.app").COMMANDS}
     assert all(name in results[0][1] for name in tried)

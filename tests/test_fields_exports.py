@@ -128,8 +128,9 @@ def test_weekdays_are_the_same_in_the_engine():
     when = pd.Series(pd.date_range("2023-12-25", periods=60, freq="7h"))
     label = (when.dt.day_of_week >= 5).astype(int).to_numpy()
     asked = pd.DataFrame({"score": 0.0, "when": when, "id": np.arange(60)})
-    many = pd.concat([asked] * 10)
-    curves = IsotonicCalibrator(fields=("when",)).fit(many, np.tile(label, 10), score="score").curves_
+    many, labels = pd.concat([asked] * 10), np.tile(label, 10)
+    labels[:60] = 1 - label  # a field that told the label without fault would be refused
+    curves = IsotonicCalibrator(fields=("when",)).fit(many, labels, score="score").curves_
     found = duckdb.sql(f"SELECT * FROM ({to_sql(curves, 'duckdb', table='asked', keep=['id'])}) ORDER BY id").df()
     np.testing.assert_allclose(found["calibrated_prob"], curves.predict_proba(asked["score"], asked), atol=TIGHT)
     assert found["calibrated_prob"][label == 1].min() > found["calibrated_prob"][label == 0].max()

@@ -77,6 +77,13 @@ def test_python_shows_that_every_surface_is_mended(started):
     assert max(abs(ratio - 1) for ratio in ratios[1]) < max(abs(ratio - 1) for ratio in ratios[0]) / 2
 
 
+def test_the_python_of_the_readme_runs_from_the_first_block_to_the_last(tmp_path):
+    code = "".join(text for language, text in blocks("README.md") if language == "python")
+    printed = pasted("python", code, tmp_path)
+    assert printed.startswith("[0.1 0.5]\nWITH")
+    assert {path.name for path in tmp_path.iterdir()} >= {"curves.parquet", "curves.onnx"}
+
+
 @pytest.mark.parametrize("page", ["docs/get-started.md", "docs/install.md"])
 def test_nothing_to_paste_has_a_prompt(page):
     for _, text in blocks(page):

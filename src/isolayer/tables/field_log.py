@@ -65,7 +65,7 @@ def table_sums(curves: Curves, source: Any, spec: ColumnSpec) -> Histogram:
     >>> log = {"score": [0.5, 0.5, 1.0], "label": [0, 1, 1]}
     >>> sums = table_sums(Curves.identity(Grid()), log, ColumnSpec(()))
     >>> sums.keys[-1].tolist(), sums.weight.tolist()
-    ([25.0, 50.0], [2.0, 1.0])
+    ([25, 50], [2.0, 1.0])
     """
     name = raw_name(curves)
 

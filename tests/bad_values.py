@@ -200,7 +200,9 @@ def labels(valid: Any, n: int = N) -> Param:
     rest = [0] * (n - 2)
     rule = "{name}: expected labels in [0, 1], got %s in row 1; give 0 and 1, or a soft label between them"
     above, below = ([1, 2, *rest], rule % 2.0), ([1, -1, *rest], rule % -1.0)
-    return numbers(valid, n).but(above=above, below=below).without("booleans")
+    words = "{name}: expected labels (0 and 1, true and false, yes and no, or t, f, y and n), got 'maybe'; write 1 for "
+    text = (["maybe"] * n, words + "the event and 0 for the rest")
+    return numbers(valid, n).but(above=above, below=below, text=text).without("booleans")
 
 
 def weights(valid: Any = DEFAULT, n: int = N) -> Param:

@@ -25,6 +25,7 @@ from isolayer.curves.fielded import LabelledRows
 from isolayer.fitting.field_levels import fields_of
 from isolayer.metrics import multicalibration_error
 from isolayer.report import write_audit
+from isolayer.simulate.scored_log import scored_log
 
 ROOT = Path(__file__).parents[1]
 
@@ -327,3 +328,14 @@ def test_mistakes_end_with_code_2(folder):
     for arguments in (["--fields", "nothing"], ["--level", "2"], ["--audit-only", "nothing"], ["--cluster", "no"]):
         with pytest.raises(isolayer.InputError):
             run("audit", "log.parquet", *arguments)
+
+
+def test_a_segment_that_is_off_again_after_the_curve_of_all_rows_is_told_once():
+    columns = scored_log(40_062 + 40_000 // 14, 15)
+    past = columns["day"] < columns["day"][-1]
+    found = audited({name: values[past] for name, values in columns.items()}, cluster="user")
+    segments = [one.segment for one in found.findings]
+    assert "surface search" in segments
+    assert len(set(segments)) == len(segments)
+    assert found.complete
+    assert not audited(columns, cluster="user", most=2).complete

@@ -322,6 +322,21 @@ def test_a_log_without_rows_is_refused_in_words(folder, command):
         run(*command)
 
 
+def test_check_says_what_holds_does_not_mean(folder):
+    random = np.random.default_rng(0)
+    prob = 1 / (1 + np.exp(-random.normal(0, 2, 20_000)))
+    click = (random.random(20_000) < prob).astype(np.int8)
+    pq.write_table(pa.table({"prob": prob, "click": click}), "right.parquet")
+    few = pa.table({"prob": [0.4, 0.6] * 60, "click": pa.array([0, 1, 1, 0] * 30, pa.int8())})
+    pq.write_table(few, "few.parquet")
+    run("fit", "few.parquet")
+    told = run("check", "right.parquet", "--tolerance", "10").stderr
+    assert "the calibrator holds" in told
+    assert "the raw score has the lower log loss on these rows" in told
+    run("fit", "right.parquet")
+    assert "raw score" not in run("check", "right.parquet").stderr
+
+
 def test_check_counts_contexts_only_where_there_are_any(folder):
     run("fit", "day1.parquet")
     pq.write_table(log(2, shift=2.0), "day3.parquet")

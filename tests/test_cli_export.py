@@ -81,3 +81,22 @@ def test_a_model_of_dbt_reads_a_model_or_a_source(folder):
     braced = statement(Curves.load("curves.parquet"), form="dbt", table="logs", keep=["{{ x }}"])
     assert braced.startswith("{% raw %}WITH ")
     assert "{% endraw %}{{ ref('logs') }}{% raw %}" in braced
+
+
+ODD = 'id,prob,day,code,amount,note\n007,0.10,03/01/2026,1e3,1.50, a\n008,.2,24/01/2026,2e3,2.00,"x, ""y"""\n'
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_apply_writes_other_columns_as_they_were_spelled(folder, piped):
+    random = np.random.default_rng(0)
+    day = np.where(np.arange(4000) % 3, "03/01/2026", "24/01/2026")
+    prob, click = random.random(4000), random.integers(0, 2, 4000)
+    rows = [f"{prob[place]},{day[place]},{click[place]}" for place in range(4000)]
+    Path("fit.csv").write_text("prob,day,click\n" + "\n".join(rows))
+    run("fit", "fit.csv", "--fields", "day", "--label", "click", "--score", "prob")
+    Path("odd.csv").write_text(ODD)
+    run("apply", "-" if piped else "odd.csv", "--score", "prob", "--out", "out.csv", data=ODD if piped else None)
+    run("apply", "odd.csv", "--score", "prob", "--out", "out.parquet")
+    lines = [line.rpartition(",") for line in Path("out.csv").read_text().splitlines()]
+    assert "\n".join(line[0] for line in lines) + "\n" == ODD
+    assert [float(line[2]) for line in lines[1:]] == pq.read_table("out.parquet")["calibrated_prob"].to_pylist()

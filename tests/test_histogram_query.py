@@ -215,7 +215,7 @@ def test_a_missing_context_is_a_context_of_its_own_unless_refused():
     ("spec", "message"),
     [
         (ColumnSpec(score="nope"), r"column nope: expected it in the table, got \['score', .*; name another"),
-        (ColumnSpec(label="device"), "column device: expected numbers, got string; convert it"),
+        (ColumnSpec(label="device"), r"column device: expected labels \(0 and 1, .*\), got .*; write 1 for the event"),
         (ColumnSpec(folds=(5, "weight")), "folds: expected integers or strings in weight, got float64; convert it"),
     ],
 )

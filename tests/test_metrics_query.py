@@ -137,11 +137,14 @@ def test_rows_that_weigh_nothing_are_refused_as_by_rows():
 
 
 @pytest.mark.parametrize("name", ["prob", "label", "weight"])
-@pytest.mark.parametrize(("value", "kind"), [("1", "string"), (datetime.date(2026, 1, 1), "date")])
+@pytest.mark.parametrize(("value", "kind"), [("maybe", "string"), (datetime.date(2026, 1, 1), "date")])
 def test_columns_that_are_no_numbers_are_refused(name, value, kind):
     rows = {"prob": [0.5, 0.5], "label": [0, 1], "weight": [1, 1], "device": ["tv", "web"]} | {name: [value, value]}
     for ask in each_of(rows, weight="weight"):
-        with pytest.raises(InputError, match=f"column {name}: expected numbers, got {kind}; convert it"):
+        message = f"column {name}: expected numbers, got {kind}; convert it"
+        if name == "label":
+            message = "column label: expected labels" + (", got date; convert it" if kind == "date" else r" \(0 and 1")
+        with pytest.raises(InputError, match=message):
             ask()
 
 

@@ -162,10 +162,32 @@ def test_contexts_are_those_of_the_metrics_and_the_worst_come_first(log, curves,
     assert sorted(order) == list(range(12))
     assert_allclose(table.after.ratio, oracle.ratio[order])
     assert_allclose(table.after.lower, oracle.lower[order])
-    distance = evidence.certain_distance(table.after)
-    assert (np.diff(distance) <= 0).all()
-    assert table.outside[1] == ((oracle.lower > 1) | (oracle.upper < 1)).sum()
+    assert (np.diff(np.abs(np.log1p(table.off))) <= 0).all()
+    wide = metrics.observed_over_expected(
+        log["label"],
+        curves.predict_proba(log["score"], log),
+        {name: log[name] for name in CONTEXTS},
+        level=1 - 0.05 / 12,
+    )
+    assert_allclose(table.off > 0, (wide.lower > 1)[order])
+    assert table.outside[1] == ((wide.lower > 1) | (wide.upper < 1)).sum()
     assert [part.names for part in found.tables] == [CONTEXTS, ("device",), ("position",)]
+
+
+def test_contexts_are_judged_together_and_not_on_a_handful_of_rows():
+    random = np.random.default_rng(0)
+    context = np.concatenate([np.repeat(np.arange(400), 100), np.repeat(400, 12), np.repeat(401, 400)])
+    prob = np.full(len(context), 0.2)
+    label = (random.random(len(context)) < np.where(context == 401, 0.4, prob)).astype(float)
+    label[context == 400] = 1.0  # twelve rows, all of them events
+    log = {"score": np.log(prob / (1 - prob)), "label": label, "shop": context}
+    plain = Curves.identity(Grid())
+    table = gather(from_log(log, plain, contexts=["shop"]), plain).tables[0]
+    alone = (table.after.lower > 1) | (table.after.upper < 1)
+    assert alone.sum() > 10  # of 400 right ones about twenty, each looked at by itself
+    assert np.flatnonzero(table.off).tolist() == [0]
+    assert table.keys[0][0] == 401
+    assert (table.judged, table.outside) == (401, (1, 1))
 
 
 def test_the_worst_is_what_calibration_leaves_not_what_it_found(log, curves):

@@ -106,7 +106,7 @@ def audit(
         audit_only=tuple(audit_only),
         skipped=tuple(skipped),
         level=level,
-        complete=len(found) < most,
+        complete=search.complete,
     )
 
 

@@ -99,6 +99,7 @@ class Search:
         all_rows: The test of all rows against the score as it is.
         bent: Whether one curve for all rows was corrected.
         everywhere: Whether that came before every segment: the score is off by itself, and not for what segments did.
+        complete: Whether the search ended because nothing more was off.
     """
 
     rows: AuditRows
@@ -109,6 +110,7 @@ class Search:
     all_rows: Judged
     bent: bool = False
     everywhere: bool = False
+    complete: bool = False
 
     @classmethod
     def of(cls, rows: AuditRows, *, depth: int, level: float) -> Search:
@@ -133,16 +135,24 @@ class Search:
     def discoveries(self, most: int) -> list[Discovery]:
         """Segments that are off beyond chance, in the order in which they explain what is left; ``most`` at most."""
         found = list[Discovery]()
-        while len(found) < most:
+        for _ in range(2 * most):
+            if len(found) == most:
+                break
             best = self.next()
             if not self.bent and self._bend(best):
                 self.everywhere = not found
                 continue
             if best is None or best.p_value > self.level:
+                self.complete = True
                 break
-            found.append(best._replace(saved=self.saved(best)))
-            family = self.families[len(best.segment.views) - 1]
-            family.found, family.adjusted = family.found + 1, best.p_value
+            best = best._replace(saved=self.saved(best))
+            again = next((place for place, one in enumerate(found) if _same_rows(one, best)), None)
+            if again is None:
+                found.append(best)
+                family = self.families[len(best.segment.views) - 1]
+                family.found, family.adjusted = family.found + 1, best.p_value
+            else:  # what came after it moved it away again: it is corrected once more, and told once
+                found[again] = found[again]._replace(saved=found[again].saved + best.saved)
             self._move(best.tested.rows, best.tested.offset)
         return found
 
@@ -227,6 +237,11 @@ class Search:
             for table in family.tables:
                 table.change(self.rows, some, expected, variance)
             family.best.clear()
+
+
+def _same_rows(one: Discovery, other: Discovery) -> bool:
+    """Whether two discoveries are about the same rows."""
+    return np.array_equal(one.tested.rows, other.tested.rows)
 
 
 def _extended(pairs: Sequence[Table]) -> list[Table]:

@@ -24,10 +24,11 @@ from isolayer.cli.fields import (
 )
 from isolayer.cli.files import check_output, save_all
 from isolayer.cli.holdout import Part
-from isolayer.cli.logs import Json, Log, name_of, read
+from isolayer.cli.logs import Json, Log, as_files, name_of, read, read_spelled
 from isolayer.cli.output import note, show
 from isolayer.cli.provenance import as_fitted, choices, clusters_as_fitted, note_replaced, period_of, remembered
 from isolayer.cli.rows import check_rows_output, counts, write
+from isolayer.cli.spelling import is_csv
 from isolayer.cli.sums import (
     BadRows,
     Contexts,
@@ -184,22 +185,27 @@ def apply(
     """Add a column of calibrated probabilities to a log. Rows never leave the engine that reads them.
 
     A row whose score is missing or not finite, or outside [0, 1] if scores are probabilities, gets none. If there are
-    such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given.
+    such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given. From CSV to CSV, all
+    other columns are written as they were spelled.
 
     Example: isolayer apply 'today/*.parquet' --curves curves.parquet --score prob --out calibrated.parquet
     """
     check_rows_output(out, json, *log, curves)
-    table, fitted = read(log), load(curves)
-    given = fitted_column(score, "--score", fitted.score_name, table.columns)
-    name = column(given, "--score", SCORES, table.columns, name_of(log))
-    rows = fitted.apply_table(table, score=name, prob=column_name)
-    count, nulls = counts(rows, column_name)
-    if nulls and not allow_nulls:
-        raise InputError(
-            f"log: expected scores that can be used in {name!r}, got {nulls} of {count} rows without a probability; "
-            "correct them, or write them with a null by --allow-nulls"
-        )
-    write(rows, out)
+    with as_files(log) as files:
+        table, fitted = read(files), load(curves)
+        given = fitted_column(score, "--score", fitted.score_name, table.columns)
+        name = column(given, "--score", SCORES, table.columns, name_of(log))
+        used = [one for one in (name, *fitted.contexts, *fitted.fields) if one in table.columns]
+        kept = read_spelled(files, table, used) if is_csv(out) else None
+        rows = fitted.apply_table(table if kept is None else kept.table, score=name, prob=column_name)
+        rows = rows if kept is None else kept.restored(rows, column_name)
+        count, nulls = counts(rows, column_name)
+        if nulls and not allow_nulls:
+            raise InputError(
+                f"log: expected scores that can be used in {name!r}, got {nulls} of {count} rows without a "
+                "probability; correct them, or write them with a null by --allow-nulls"
+            )
+        write(rows, out)
     if str(out) == "-":
         return
     show({"rows": count, "nulls": nulls, "column": column_name, "written": out}, as_json=json)

@@ -132,6 +132,13 @@ def _notes(result: Check, settings: dict[str, Any]) -> list[str]:
     if result.clusters is None:
         only = f"{settings['clusters']} has one value: " if settings.get("clusters") else ""
         found.append(only + INDEPENDENT)
+    before, after = result.log_loss
+    if after > before:
+        found.append(
+            f"the raw score has the lower log loss on these rows, {before:.4g} against {after:.4g}. The verdict does "
+            "not compare with it: it says whether there are as many events as the calibrator predicts. `isolayer "
+            "report` says whether the difference is beyond chance"
+        )
     if result.new.any():
         share = result.weight[result.new].sum() / (result.weight[result.new].sum() + result.weight[0])
         count = int(result.new.sum())

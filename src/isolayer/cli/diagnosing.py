@@ -75,7 +75,7 @@ def _before_training(
     name = column(label, "--label", LABELS, columns)
     by = column(item, "--item", ("item", "item_id", "doc", "doc_id"), columns) if features is None else None
     wanted = matching(features, columns) if features is not None else []
-    refuse_text(table, [name, *wanted])
+    refuse_text(table, wanted)
     own = [] if clusters is None else [clusters]
     rows = table.select(*dict.fromkeys([name, position, *([by] if by else wanted), *own])).to_pyarrow()
     compared: dict[str, Any] = (

@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from isolayer.cli.spelling import Spelled, spelled
 from isolayer.errors import InputError
 
 Log = Annotated[
@@ -57,6 +58,22 @@ def read(log: Sequence[str]) -> Any:
     kind = kinds.pop()
     table = _table(patterns, kind)
     return _some(table, repr(name_of(log))) if kind in (*_CSV, *_JSON) else table
+
+
+def read_spelled(log: Sequence[str], typed: Any, used: Sequence[str]) -> Spelled | None:
+    """The rows of CSV files with the text of every column beside what it means; None for what is no CSV file.
+
+    Args:
+        log: The files.
+        typed: What :func:`read` made of it.
+        used: Columns that are computed with.
+    """
+    from isolayer.tables.sources import read_text
+
+    if any(_kind(one) not in _CSV for one in log):
+        return None
+    patterns = [_pattern(one) for one in log]
+    return spelled(typed, read_text(patterns, "read_csv", checked=False, all_varchar=True), patterns[0], used)
 
 
 def _some(table: Any, name: str) -> Any:
@@ -126,12 +143,31 @@ def _in_memory(stream: BinaryIO, name: str) -> Any:
     """A stream as a table in memory, its format recognised by its first byte."""
     import ibis
 
+    with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:  # DuckDB reads files; this one must not stay
+        file = _written(stream, name, Path(folder))
+        rows = _some(_table([glob.escape(str(file))], file.suffix), name).to_pyarrow()
+    return ibis.memtable(rows)
+
+
+def _written(stream: BinaryIO, name: str, folder: Path) -> Path:
+    """What a stream holds as a file, whose name says the format."""
     data = _unpacked(stream.read(), name)
     if not data.strip():
         raise InputError(f"log: expected rows on {name}, got nothing; pipe CSV, NDJSON or Parquet into it")
     kind = ".parquet" if data[:4] == b"PAR1" else ".ndjson" if data.lstrip()[:1] in b"{[" else ".csv"
-    with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:  # DuckDB reads files; this one must not stay
-        file = Path(folder) / f"stdin{kind}"
-        file.write_bytes(data)
-        rows = _some(_table([glob.escape(str(file))], kind), name).to_pyarrow()
-    return ibis.memtable(rows)
+    file = folder / f"stdin{kind}"
+    file.write_bytes(data)
+    return file
+
+
+@contextmanager
+def as_files(log: Sequence[str]) -> Iterator[list[str]]:
+    """The log as files that can be read more than once, which a stream is not."""
+    stream = _stream(log[0]) if len(log) == 1 else None
+    if stream is None:
+        yield list(log)
+        return
+    with tempfile.TemporaryDirectory(prefix="isolayer-") as folder, stream as (pipe, name):
+        file = _written(pipe, name, Path(folder))
+        _some(_table([glob.escape(str(file))], file.suffix), name)
+        yield [str(file)]

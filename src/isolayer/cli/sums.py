@@ -30,7 +30,7 @@ CurvesFile = Annotated[Path, typer.Option("--curves", help="The calibrator, as `
 Score = Annotated[str | None, typer.Option(help="Column of scores; guessed if one has a usual name, such as prob.")]
 Label = Annotated[
     str | None,
-    typer.Option(help="Column of labels, 0 or 1 or between; guessed if one has a usual name, such as click."),
+    typer.Option(help="Column of labels, 0 or 1 or between, or yes and no; guessed if one has a usual name, such as click."),
 ]
 Weight = Annotated[str | None, typer.Option(help="Column of weights; --weight-kind says what they mean.")]
 WeightKind = Annotated[

@@ -65,6 +65,9 @@ def check(
     of a line is level if observed over expected is off, slope if only the slope is, or else holds. Contexts that the
     calibrator was not fitted on are new, and not judged.
 
+    So a calibrator holds if there are as many events as it predicts. Whether it is better than the raw score is another
+    question, which `report` answers; if the raw score has the lower log loss on this log, a note says so.
+
     A day that the calibrator was fitted on by now is told as in sample; in --history it does not replace an earlier
     check of the same day, from before it was fitted.
 

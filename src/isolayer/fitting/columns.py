@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
+from isolayer.fitting.label_words import read_words
 
 Floats = NDArray[np.float64]
 Number = TypeVar("Number", np.float64, np.int64)
@@ -90,12 +91,12 @@ def probs(
 
 
 def labels(name: str, values: Any, rows: int | None = None) -> Floats:
-    """A column of labels: 0 and 1, booleans, or soft labels, that much of a positive row and the rest of a negative.
+    """A column of labels: 0 and 1, booleans, yes and no, or soft labels, which are shares of a positive row.
 
-    >>> labels("label", [False, True, 0.5]).tolist()
-    [0.0, 1.0, 0.5]
+    >>> labels("label", [False, True, 0.5]).tolist(), labels("label", ["no", "Yes"]).tolist()
+    ([0.0, 1.0, 0.5], [0.0, 1.0])
     """
-    column = numbers(name, values, rows, booleans=True)
+    column = numbers(name, read_words(name, array_of(name, values)), rows, booleans=True)
     inside = (column >= 0) & (column <= 1)
     if not inside.all():
         refuse(name, column, inside, "labels in [0, 1]", "give 0 and 1, or a soft label between them")

@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d
 from isolayer.errors import InputError
 from isolayer.fitting.columns import array_of, same_length
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.label_words import value_of
 
 Floats = NDArray[np.float64]
 
@@ -26,12 +27,14 @@ def two_classes(y: ArrayLike, classes: ArrayLike | None, rows: int) -> tuple[Flo
     rows: How many labels there must be.
 
     Returns:
-    1 for the positive class (the greater one) and 0 for the negative, or soft labels; and the classes, shape ``[2]``.
+    1 for the positive class and 0 for the negative, or soft labels; and the classes, shape ``[2]``. The positive class
+    is the greater one, but of words such as yes and no always the one that says yes. Words in several spellings, such
+    as ``"Yes"`` and ``"yes"``, become 0 and 1.
 
     >>> two_classes(["no", "yes", "no"], None, 3)
     (array([0., 1., 0.]), array(['no', 'yes'], dtype='<U3'))
     """
-    labels = _label_column(y, rows)
+    labels = _one_spelling(_label_column(y, rows))
     if _are_soft(labels) and (classes is None or _distinct(np.asarray(classes)).tolist() == [0, 1]):
         return np.asarray(labels, np.float64), np.array([0, 1])
     found = _distinct(labels)
@@ -67,9 +70,24 @@ def _distinct(labels: NDArray[Any], name: str = "y") -> NDArray[Any]:
     """The classes among the labels, in order."""
     try:
         check_classification_targets(labels)
-        return np.unique(labels)
+        return _yes_last(np.unique(labels))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected labels of two classes, got others ({error}); convert them") from error
+
+
+def _yes_last(classes: NDArray[Any]) -> NDArray[Any]:
+    """Two classes in order; of a word for no and one for yes, whatever their case, yes is the later."""
+    return classes[::-1].copy() if [value_of(one) for one in classes.tolist()] == [1, 0] else classes
+
+
+def _one_spelling(labels: NDArray[Any]) -> NDArray[Any]:
+    """Labels that are words for yes and no in more than two spellings as 0 and 1; other labels as they are."""
+    if labels.dtype.kind not in "UO" or not all(isinstance(label, str) for label in labels.tolist()):
+        return labels
+    words = {word: value_of(word) for word in set(labels.tolist())}
+    if len(words) <= 2 or None in words.values():
+        return labels
+    return np.array([words[word] for word in labels.tolist()]).astype(np.int64)
 
 
 def _unmasked_labels(y: Any) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.fitting import columns
+from isolayer.fitting.label_words import read_words
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -79,7 +80,7 @@ def refuse_swapped(label_name: str, label: Any, score_name: str, score: Floats, 
     """
     if score.min() != 0 or not 0 < score.max() <= largest or (score != np.round(score)).any():
         return
-    column = finite(label_name, label, booleans=True)
+    column = finite(label_name, read_words(label_name, columns.array_of(label_name, label)), booleans=True)
     fraction = column != np.round(column)
     if fraction.any():
         row = int(np.argmax(fraction))

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from isolayer.report.bias import Bias
-from isolayer.report.evidence import ContextTable, Evidence, Figure, certain_distance
+from isolayer.report.evidence import LEAST_ROWS, ContextTable, Evidence, Figure
 from isolayer.report.words import readable, readables
 
 CLEARLY = 0.10  # an O/E whose whole interval is further than this from 1 asks for action
@@ -55,7 +55,10 @@ def _verdict(loss: Figure, in_sample: bool) -> Advice:
         remedy = "" if in_sample else " Serve the calibrated score."
         return Advice("good", f"Calibration helps on this log: {numbers} {between}.{remedy}")
     if change.lower > SLIGHT:
-        remedy = "Do not serve it: keep the raw score and refit on rows like these."
+        remedy = (
+            "Do not serve it: keep the raw score and refit on rows like these. (`isolayer check` asks another "
+            "question, whether there are as many events as predicted, and may say that the calibrator holds.)"
+        )
         return Advice("act", f"Calibration harms on this log: {numbers} {between}. {remedy}")
     remedy = "More rows may show one."
     return Advice("note", f"Calibration makes no clear difference on this log: {numbers} {between}. {remedy}")
@@ -74,17 +77,19 @@ def _total(evidence: Evidence) -> list[Advice]:
 
 
 def _contexts(table: ContextTable) -> list[Advice]:
-    far = certain_distance(table.after) > np.log1p(CLEARLY)
-    chance = 0.05 * table.total
+    far = np.abs(np.log1p(table.off)) > np.log1p(CLEARLY)
+    if not table.judged:
+        return []
     tail = (
-        f"{table.outside[1]:,} of {table.total:,} contexts have an interval that excludes 1 "
-        f"(before: {table.outside[0]:,}); with perfect predictions about {chance:,.0f} would, by chance."
+        f"{table.outside[1]:,} of the {table.judged:,} contexts with {LEAST_ROWS} rows or more "
+        f"{_are(table.outside[1])} off at all beyond chance (before: {table.outside[0]:,}); "
+        "their intervals are widened for how many they are."
     )
     if not far.any():
         return [Advice("good", f"No context is off by more than {CLEARLY:.0%} beyond chance. {tail}")]
     worst, share = int(np.flatnonzero(far)[0]), table.after.weight[far].sum() / table.after.weight.sum()
     text = (
-        f"{int(far.sum()):,} {_plural('context', far.sum())} ({share:.1%} of rows) {'is' if far.sum() == 1 else 'are'} "
+        f"{int(far.sum()):,} {_plural('context', far.sum())} ({share:.1%} of rows) {_are(far.sum())} "
         f"off by more than {CLEARLY:.0%} beyond chance. The worst is {table.label(worst)}: O/E "
         f"{table.after.ratio[worst]:.2f} ({table.after.lower[worst]:.2f} to {table.after.upper[worst]:.2f}). "
         f"Look at its curve, then refit on recent rows, or add a context that tells its rows apart. {tail}"
@@ -150,6 +155,10 @@ def _bias(bias: Bias) -> list[Advice]:
             f"{', '.join(parts)}. That is bias, not relevance: rank by relevance alone, without {feature}.",
         )
     ]
+
+
+def _are(count: float) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _plural(word: str, count: float) -> str:

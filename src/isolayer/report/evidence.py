@@ -44,6 +44,7 @@ Floats = NDArray[np.float64]
 BINS = 20  # of equal mass, in the reliability diagram
 ECE_BINS = 15  # as in metrics.ece
 TABLE_ROWS = 10_000  # most contexts listed, the worst first
+LEAST_ROWS = 30  # contexts with fewer are listed and not judged
 HEAT_VALUES = 40  # most values on a side of the heat map
 DOTS, DOT_WEIGHT = 6, 100.0  # observed rates shown with a curve: how many at most, and the least weight of each
 _Z = quantile(LEVEL)
@@ -81,6 +82,9 @@ class Density(NamedTuple):
 class ContextTable:
     """O/E by context before and after, worst first after calibration, columns ``[contexts]``.
 
+    A context is judged if it has ``LEAST_ROWS`` rows. It is off beyond chance if an interval excludes 1 that is wide
+    enough for all judged contexts together: with perfect predictions, one table in twenty has one that is.
+
     Args:
         names: The context columns.
         keys: Their values in each context.
@@ -88,7 +92,9 @@ class ContextTable:
         after: O/E of the calibrated score.
         curve: The curve that serves the context; -1 if several do.
         total: How many contexts the log has; the best are left out of a long table.
-        outside: How many of all contexts have an interval that excludes 1: before, after.
+        off: How far that interval is from 1 after calibration, relatively: 0 if the context is not off beyond chance.
+        judged: How many contexts are judged.
+        outside: How many of them are off beyond chance: before, after.
     """
 
     names: tuple[str, ...]
@@ -97,6 +103,8 @@ class ContextTable:
     after: ObservedOverExpected
     curve: Codes
     total: int
+    off: Floats
+    judged: int
     outside: tuple[int, int]
 
     def label(self, row: int) -> str:
@@ -309,13 +317,30 @@ def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTa
     """O/E of every combination of some context columns, worst first."""
     keys, group = rows.groups(names)
     tables = [ratios(rows.label, prob, rows.weight, group, rows.cluster) for prob in (rows.before, rows.after)]
-    order = np.lexsort([-tables[1].weight, -certain_distance(tables[1])])
+    judged = tables[1].weight >= LEAST_ROWS
+    level = 1 - (1 - LEVEL) / max(int(judged.sum()), 1)
+    offs = [
+        np.where(judged, off_beyond(ratios(rows.label, prob, rows.weight, group, rows.cluster, level=level)), 0.0)
+        for prob in (rows.before, rows.after)
+    ]
+    order = np.lexsort([-tables[1].weight, -np.abs(np.log1p(offs[1]))])
     kept = order[:TABLE_ROWS]
-    outside = tuple(int(((table.lower > 1) | (table.upper < 1)).sum()) for table in tables)
+    outside = tuple(int((off != 0).sum()) for off in offs)
     before, after = (ObservedOverExpected(*(np.asarray(column)[kept] for column in table)) for table in tables)
     curve = _curve_of(rows, names, keys, group, curves)[kept]
     kept_keys = tuple(key[kept] for key in keys)
-    return ContextTable(tuple(names), kept_keys, before, after, curve, len(order), (outside[0], outside[1]))
+    counts = offs[1][kept], int(judged.sum()), (outside[0], outside[1])
+    return ContextTable(tuple(names), kept_keys, before, after, curve, len(order), *counts)
+
+
+def off_beyond(table: ObservedOverExpected) -> Floats:
+    """How far the interval of O/E is from 1, relatively: 0.1 if it begins at 1.1, -0.1 if it ends at 0.9, 0 around 1.
+
+    >>> label, prob = np.ones(40), np.full(40, 0.5)
+    >>> off_beyond(ratios(label, prob, np.ones(40), np.arange(40) // 20)).round(2).tolist()
+    [0.68, 0.68]
+    """
+    return np.where(table.lower > 1, table.lower - 1, np.where(table.upper < 1, table.upper - 1, 0.0))
 
 
 def certain_distance(table: ObservedOverExpected) -> Floats:

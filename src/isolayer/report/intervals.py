@@ -66,7 +66,7 @@ def ne_estimate(loss: Floats, label: Floats, weight: Floats, cluster: Codes | No
 
 
 def ratios(
-    label: Floats, prob: Floats, weight: Floats, group: Codes, cluster: Codes | None = None
+    label: Floats, prob: Floats, weight: Floats, group: Codes, cluster: Codes | None = None, *, level: float = LEVEL
 ) -> ObservedOverExpected:
     """O/E of each group with Wilson's interval, for as many rows as clustered rows are worth.
 
@@ -74,7 +74,7 @@ def ratios(
     >>> table.ratio.tolist(), table.lower.round(2).tolist()
     ([1.0], [0.9])
     """
-    return observed_over_expected(label, prob, group, weight, level=LEVEL, cluster=cluster)
+    return observed_over_expected(label, prob, group, weight, level=level, cluster=cluster)
 
 
 def rates(weight: Floats, positive: Floats) -> tuple[Floats, Floats, Floats]:

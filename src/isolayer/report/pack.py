@@ -100,6 +100,7 @@ def add_table(pack: Pack, name: str, table: ContextTable) -> dict[str, Any]:
     for when, part in (("before", table.before), ("after", table.after)):
         for column in ("ratio", "lower", "upper"):
             pack.add(f"{name}.{when}.{column}", logs(getattr(part, column)))
+    pack.add(f"{name}.off", table.off.astype(np.float32))
     pack.add(f"{name}.curve", table.curve.astype(np.int32))
     return {"names": readables(table.names), "words": words, "total": table.total, "rows": len(table.curve)}
 

@@ -63,10 +63,7 @@ function contextsOf(place, columns) {
     weight: (row) => at("weight")[row],
     rate: (row) => log(at("rate")[row]),
     curve: (row) => at("curve")[row],
-    off(row) {
-      const [, lower, upper] = part("after", row);
-      return lower > 1 ? lower - 1 : upper < 1 ? upper - 1 : 0;
-    },
+    off: (row) => at("off")[row],
   };
 }
 

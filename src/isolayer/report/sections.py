@@ -10,7 +10,7 @@ import numpy as np
 from isolayer.metrics import Multicalibration
 from isolayer.report.advice import Advice
 from isolayer.report.bias import Bias
-from isolayer.report.evidence import Daily, Evidence, Figure, Reliability
+from isolayer.report.evidence import LEAST_ROWS, Daily, Evidence, Figure, Reliability
 from isolayer.report.explained import why
 from isolayer.report.intervals import Estimate
 from isolayer.report.theme import RATIO_NAMES, RATIO_STEPS
@@ -203,7 +203,9 @@ def contexts_section(evidence: Evidence) -> str:
     body = (
         f'<div id="contexts"><div class="controls">{search}{choice if len(evidence.tables) > 1 else ""}</div>'
         '<div class="scroll" tabindex="0" role="region" aria-label="Observed over expected by context"><table>'
-        "<caption>Sorted by how far the interval of O/E after calibration lies from 1. Select a column to sort by it."
+        "<caption>Sorted by how far O/E after calibration is from 1 beyond chance: by its interval, widened for "
+        f"the {first.judged:,} contexts that are judged at once. Contexts with fewer than {LEAST_ROWS} rows are "
+        "not judged. Select a column to sort by it."
         '<span class="wide-only"> The picture shows O/E from 0.5 to 2, before in grey.</span></caption>'
         f'<thead><tr>{head}<th scope="col" class="wide-only">0.5 – 1 – 2</th>'
         '<th scope="col"><span class="hidden">Curve</span></th></tr></thead>'

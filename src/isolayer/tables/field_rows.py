@@ -20,6 +20,7 @@ from isolayer.curves.fielded import LabelledRows, field_names
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import LEAST_WEIGHT, MOST_WEIGHT
 from isolayer.tables.histogram_query import ColumnSpec, latest, logit_expression, weight_expression
+from isolayer.tables.label_query import label_numbers
 from isolayer.tables.sources import Table, Value, as_table, collect, double, is_relation, unbound, within
 
 MOST_ROWS = 300_000
@@ -107,7 +108,7 @@ class Usable(NamedTuple):
         """Whether rows can be used, and the columns of our own."""
         spec = self.spec
         good, logit = logit_expression(table[spec.score], spec.scale)
-        label, rate = table[spec.label].cast("float64"), _rate(table, spec)
+        label, rate = label_numbers(table[spec.label]).cast("float64"), _rate(table, spec)
         weight = weight_expression(table, spec, self.newest)
         weight = ibis.literal(1.0, "float64") if weight is None else weight
         good &= within(label, 0, 1) & within(weight, LEAST_WEIGHT, MOST_WEIGHT) & (rate > double(0))

@@ -30,6 +30,7 @@ from isolayer.settings import choice, count, text
 from isolayer.tables.engine_answer import columns_of, context_column, histogram_of_cells, numbers_of, only_rows
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.grid_query import Scores, grid_for
+from isolayer.tables.label_query import can_be_labels, label_numbers, refuse_other_words
 from isolayer.tables.sources import (
     Table,
     Value,
@@ -81,7 +82,7 @@ class ColumnSpec:
     Args:
         contexts: Context columns, coarse to fine.
         score: The score column.
-        label: The label column: numbers in [0, 1] or booleans.
+        label: The label column: numbers in [0, 1], booleans, or words such as yes and no.
         weight: A column of weights, or None.
         scale: Whether scores are logits or probabilities.
         grid: Where the knots are; ``"auto"`` places them by the spread of the scores.
@@ -136,6 +137,7 @@ def histogram_of(
     (['tv', 'web'], [0.0, 1.0, 1.0], {})
     """
     choice("on_bad_rows", on_bad_rows, ("error", "drop"))
+    refuse_other_words(source, spec.label, on_bad_rows)
     _refuse_many_rates(source, spec)
     newest = latest(source, spec)
     if isinstance(spec.grid, str):
@@ -190,7 +192,7 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
     """
     _check_columns(table, spec)
     _, logit = _logit(table, spec)
-    label, weight = table[spec.label].cast("float64"), weight_expression(table, spec, newest)
+    label, weight = label_numbers(table[spec.label]).cast("float64"), weight_expression(table, spec, newest)
     keys = {context_column(place): table[name] for place, name in enumerate(spec.contexts)}
     if isinstance(spec.negative_rate, str):
         keys["negative_rate"] = table[spec.negative_rate].cast("float64")
@@ -272,7 +274,8 @@ def _check_columns(table: Table, spec: ColumnSpec) -> None:
         if name is not None and name not in columns:
             raise InputError(f"column {name}: expected it in the table, got {list(columns)}; name another")
     for name in numeric:
-        if name is not None and not is_number(columns[name]):
+        good = can_be_labels if name == spec.label else is_number
+        if name is not None and not good(columns[name]):
             raise InputError(f"column {name}: expected numbers, got {columns[name]}; convert it")
     for name in spec.contexts:
         if not may_be_keys(columns[name]):
@@ -327,7 +330,7 @@ def _time(table: Table, spec: ColumnSpec) -> Value:
 
 def _rules(table: Table, spec: ColumnSpec, weight: Value | None) -> list[tuple[int, Value]]:
     """What must hold for a row to be used, with the bin of the rows for which it does not."""
-    rules = [(_SCORE, _logit(table, spec)[0]), (_LABEL, within(table[spec.label], 0, 1))]
+    rules = [(_SCORE, _logit(table, spec)[0]), (_LABEL, within(label_numbers(table[spec.label]), 0, 1))]
     rate, life = spec.negative_rate, spec.half_life
     if isinstance(rate, str):
         share = table[rate].cast("float64")

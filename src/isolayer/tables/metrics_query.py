@@ -17,6 +17,7 @@ from isolayer.metrics.bins import LOGIT_LIMIT, MOST_BINS, BinSums
 from isolayer.metrics.rows import PROB_FLOOR
 from isolayer.metrics.sums import SegmentSums, Sums
 from isolayer.settings import count, text
+from isolayer.tables.label_query import can_be_labels, label_numbers, refuse_other_words
 from isolayer.tables.sources import Table, Value, collect, double, is_number, within
 
 _SUMS = ("weight", "positive", "expected", "loss", "squared_error")
@@ -29,6 +30,7 @@ def sums_of(source: Any, *, prob: str, label: str, weight: str | None) -> Sums:
     >>> sums_of(rows, prob="prob", label="label", weight=None).normalised_entropy
     1.0
     """
+    _refuse_words(source, label)
     answer = collect(source, lambda table: _rows(table, prob, label, weight).agg(**_totals(_SUMS)))
     _refuse_bad_rows(answer)
     return Sums(*(float(answer[name][0].as_py()) for name in _SUMS))
@@ -41,6 +43,7 @@ def segment_sums_of(source: Any, *, prob: str, label: str, segment: str, weight:
     >>> segment_sums_of(rows, prob="prob", label="label", segment="device", weight=None).key.tolist()
     ['ios', 'web']
     """
+    _refuse_words(source, label)
     answer = collect(
         source,
         lambda table: (
@@ -65,6 +68,7 @@ def bin_sums_of(source: Any, *, prob: str, label: str, weight: str | None, bins:
     """
     bins = count("bins", bins, 2, MOST_BINS, advice="4096 is usual")
     names = ("weight", "positive", "expected", "squared_error")
+    _refuse_words(source, label)
     answer = collect(
         source,
         lambda table: (
@@ -81,7 +85,7 @@ def bin_sums_of(source: Any, *, prob: str, label: str, weight: str | None, bins:
 
 def _rows(table: Table, prob: str, label: str, weight: str | None, key: Value | None = None) -> Table:
     """Weighted quantities of each row; those of rows that cannot be used are NULL, and such rows are marked."""
-    p, y = _numbers(table, prob), _numbers(table, label)
+    p, y = _numbers(table, prob), _labels(table, label)
     w = double(1) if weight is None else _numbers(table, weight)
     good = within(p, 0, 1) & within(y, 0, 1)
     if weight is not None:
@@ -125,6 +129,17 @@ def _numbers(table: Table, name: str) -> Value:
     if not is_number(column.type()):
         raise InputError(f"column {name}: expected numbers, got {column.type()}; convert it")
     return column.cast("float64")
+
+
+def _refuse_words(source: Any, label: str) -> None:
+    refuse_other_words(source, text("column", label, advice="name a column of the table"))
+
+
+def _labels(table: Table, name: str) -> Value:
+    column = _column(table, name)
+    if not can_be_labels(column.type()):
+        raise InputError(f"column {name}: expected labels, got {column.type()}; convert it")
+    return label_numbers(column).cast("float64")
 
 
 def _refuse_bad_rows(answer: pa.Table) -> None:

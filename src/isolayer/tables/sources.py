@@ -148,12 +148,15 @@ def read_parquet(pattern: str | list[str]) -> Table:
     return table
 
 
-def read_text(patterns: list[str], reader: Literal["read_csv", "read_json"]) -> Table:
-    """CSV or NDJSON files as a table."""
+def read_text(
+    patterns: list[str], reader: Literal["read_csv", "read_json"], *, checked: bool = True, **options: Any
+) -> Table:
+    """CSV or NDJSON files as a table; ``options`` are DuckDB's, such as ``all_varchar``."""
     with _reading, warnings.catch_warnings():  # as in read_parquet
         warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-        refuse_unlike(engine().con.execute, reader, patterns)
-        return getattr(engine(), reader)(patterns, union_by_name=True)
+        if checked:
+            refuse_unlike(engine().con.execute, reader, patterns)
+        return getattr(engine(), reader)(patterns, union_by_name=True, **options)
 
 
 def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from isolayer.errors import InputError
+from isolayer.fitting.label_words import read_words
 from isolayer.vocabularies import Vocabulary
 
 LARGEST_FEATURE = 1e18  # squares of larger values overflow float32, and with them variances and weights
@@ -89,7 +91,7 @@ class Columns:
         """
         labels, mask = {}, {}
         for task in self.tasks:
-            column = table[task]
+            column = _label_numbers(table[task], task)
             if column.null_count:
                 mask[task] = torch.from_numpy(column.is_valid().to_numpy().copy())
                 column = column.fill_null(0)
@@ -122,6 +124,14 @@ class Columns:
         if name in self.vocabularies:
             return self.vocabularies[name].ids(column, name) + 1
         return _numbers(column, name, np.float64)
+
+
+def _label_numbers(column: Any, task: str) -> Any:
+    """Labels of an Arrow column, in which words are numbers."""
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    words = read_words(f"column {task!r}", np.array(column.to_pylist(), dtype=object))
+    return pa.array(words.tolist(), pa.float32())
 
 
 def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32) -> NDArray[Any]:

@@ -1,0 +1,83 @@
+"""CSV whose columns leave a command spelled as they came: ``007`` stays ``007``, and a date keeps its format.
+
+DuckDB guesses the type of each column and forgets how a value was written. Here every column is read as text, and those
+that are computed with, such as the score, are read from it once more by their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isolayer.curves.export.sql import own_prefix
+
+
+class Spelled(NamedTuple):
+    """Rows of a CSV file.
+
+    Args:
+        table: The rows; columns that are computed with have their types, all others are text.
+        columns: Names of all columns, in the order of the file.
+        text: For each column that is computed with, the column that has its text.
+    """
+
+    table: Any
+    columns: tuple[str, ...]
+    text: dict[str, str]
+
+    def restored(self, rows: Any, *added: str) -> Any:
+        """The rows as text in their order, and the columns that were added to them."""
+        own = {name: rows[self.text.get(name, name)] for name in self.columns}
+        return rows.select(**own, **{name: rows[name] for name in added})
+
+
+def spelled(typed: Any, text: Any, files: str, used: Sequence[str]) -> Spelled | None:
+    """Rows whose text is kept beside the columns that are computed with.
+
+    Args:
+        typed: The rows by the types that DuckDB guessed.
+        text: The same as text.
+        files: The files, for DuckDB.
+        used: Columns that are computed with.
+
+    Returns:
+        None if the two readings do not have the same columns.
+    """
+    if tuple(typed.columns) != tuple(text.columns):
+        return None
+    own = own_prefix(typed.columns)
+    names = {name: f"{own}_text_{place}" for place, name in enumerate(dict.fromkeys(used))}
+    formats = _formats(files)
+    kept = {names[name]: text[name] for name in names}
+    values = {name: _value(text[name], typed[name].type(), formats) for name in names}
+    return Spelled(text.mutate(**kept, **values), tuple(typed.columns), names)
+
+
+def _formats(files: str) -> tuple[str | None, str | None]:
+    """How dates and times are written in the first of the files, as DuckDB guesses it."""
+    from isolayer.tables.sources import engine
+
+    ask = engine().con.execute
+    ((file,),) = ask("SELECT file FROM glob(?) LIMIT 1", [files]).fetchall() or ((files,),)
+    ((date, time),) = ask("SELECT DateFormat, TimestampFormat FROM sniff_csv(?)", [file]).fetchall()
+    return date, time
+
+
+def _value(text: Any, kind: Any, formats: tuple[str | None, str | None]) -> Any:
+    """Text by its type; dates and times by the format that was guessed."""
+    date, time = formats
+    if kind.is_date() and date is not None:
+        return text.as_date(date)
+    if kind.is_timestamp() and time is not None:
+        return text.as_timestamp(time).cast(kind)
+    return text if kind.is_string() else text.cast(kind)
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a file of this name is written as CSV; - is.
+
+    >>> is_csv(Path("-")), is_csv(Path("a.CSV.gz")), is_csv(Path("a.parquet"))
+    (True, True, False)
+    """
+    return str(path) == "-" or path.name.lower().endswith((".csv", ".csv.gz"))

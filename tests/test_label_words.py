@@ -1,0 +1,133 @@
+"""Labels that are words are read alike in every format and by every entry; other words are refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from test_cli import folder, log, run
+
+import isolayer
+from isolayer import Curves, InputError, IsotonicCalibrator, metrics, report
+
+__all__ = ["folder"]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+WORDS = {"yes": ("No", "yes "), "y": ("N", "Y"), "true": ("FALSE", "true"), "t": ("f", "t")}
+
+
+def worded(spelling, rows=2000):
+    table = log(rows=rows)
+    words = np.array(WORDS[spelling])[table["click"].to_numpy()]
+    return table.set_column(1, "click", pa.array(words))
+
+
+def write(table, ending):
+    if ending == "csv":
+        pa.csv.write_csv(table, "words.csv")
+    elif ending == "ndjson":
+        Path("words.ndjson").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    else:
+        pq.write_table(table, "words.parquet")
+
+
+@pytest.mark.parametrize(("ending", "spelling"), [("csv", "y"), ("csv", "yes"), ("ndjson", "yes"), ("parquet", "true")])
+def test_words_in_files_are_read_by_every_command(folder, ending, spelling):
+    write(worded(spelling), ending)
+    pq.write_table(log(rows=2000), "numbers.parquet")
+    run("fit", f"words.{ending}", "--contexts", "device")
+    run("fit", "numbers.parquet", "--contexts", "device", "--out", "other.parquet")
+    np.testing.assert_allclose(Curves.load("curves.parquet").values, Curves.load("other.parquet").values, atol=1e-9)
+    run("report", f"words.{ending}")
+    run("check", f"words.{ending}")
+
+
+def test_words_in_frames_are_read_by_every_function(tmp_path):
+    table, number = worded("yes"), log(rows=2000)
+    frame = table.to_pandas()
+    calibrators = [IsotonicCalibrator(("device",), scale="prob") for _ in range(2)]
+    one, two = (
+        calibrator.fit_table(rows, score="prob", label="click").curves_
+        for calibrator, rows in zip(calibrators, (frame, number), strict=True)
+    )
+    np.testing.assert_array_equal(one.values, two.values)
+    found, plain = (isolayer.audit(rows, "prob", "click", scale="prob") for rows in (frame, number))
+    assert str(found) == str(plain)
+    report.write(tmp_path / "page.html", frame, one, score="prob", label="click")
+    prob = number["prob"].to_numpy()
+    assert metrics.log_loss(frame["click"], prob) == metrics.log_loss(number["click"].to_numpy(), prob)
+
+
+def test_other_words_are_refused_with_what_was_seen_and_what_is_read(folder):
+    frame = log(rows=200).to_pandas()
+    frame["click"] = pd.Series(np.where(frame["click"] == 1, "bad", "good"))
+    message = (
+        r"expected labels \(0 and 1, true and false, yes and no, or t, f, y and n\), got 'bad', 'good'; write 1 for"
+    )
+    with pytest.raises(InputError, match="column click: " + message):
+        isolayer.audit(frame, "prob", "click", scale="prob", on_bad_rows="drop")
+    with pytest.raises(InputError, match="label: " + message):
+        metrics.log_loss(frame["click"], frame["prob"])
+    frame["click"] = np.where(np.arange(200) < 5, "unknown", np.where(frame["click"] == "bad", "yes", "no"))
+    frame.to_parquet("some.parquet")
+    with pytest.raises(InputError, match="got 'unknown'; write 1"):
+        run("fit", "some.parquet")
+    assert "left out: 5 labels" in run("fit", "some.parquet", "--on-bad-rows", "drop").stderr
+    assert "left out: 5 labels" in run("report", "some.parquet").stderr
+
+
+def test_an_estimator_takes_yes_for_the_event_however_it_is_spelled():
+    table = log(rows=2000)
+    frame, click = table.to_pandas()[["prob", "device"]], table["click"].to_numpy()
+    expected = IsotonicCalibrator(("device",), scale="prob").fit(frame, click, score="prob").predict_proba(frame)
+    for spelling, classes in ((("no", "Yes"), ["no", "Yes"]), (("N", "Y"), ["N", "Y"]), ((False, True), [False, True])):
+        calibrator = IsotonicCalibrator(("device",), scale="prob").fit(frame, np.array(spelling)[click], score="prob")
+        np.testing.assert_array_equal(calibrator.predict_proba(frame), expected)
+        assert calibrator.classes_.tolist() == classes
+    mixed = np.where(np.arange(2000) % 2, np.array(["no", "Yes"])[click], np.array(["No", "yes"])[click])
+    calibrator = IsotonicCalibrator(("device",), scale="prob").fit(frame, mixed, score="prob")
+    np.testing.assert_array_equal(calibrator.predict_proba(frame), expected)
+    assert calibrator.classes_.tolist() == [0, 1]
+
+
+def test_a_ranker_is_trained_and_diagnosed_on_labels_that_are_words(folder):
+    random = np.random.default_rng(0)
+    feature, position = random.normal(size=(2, 4000)), random.integers(0, 4, 4000)
+    click = random.random(4000) < 0.5 / (1 + np.exp(-feature[0])) / (1 + position)
+    rows = {"a": feature[0], "b": feature[1], "position": position, "item": random.integers(0, 40, 4000)}
+    pq.write_table(pa.table({**rows, "click": np.where(click, "Yes", "no")}), "words.parquet")
+    pq.write_table(pa.table({**rows, "click": click}), "booleans.parquet")
+    told = [run("diagnose", log, "--item", "item").stdout for log in ("words.parquet", "booleans.parquet")]
+    assert told[0] == told[1]
+    options = ["--features", "a,b", "--contexts", "position", "--epochs", "1", "--tasks", "click", "--json"]
+    found = [json.loads(run("train", log, *options).stdout) for log in ("words.parquet", "booleans.parquet")]
+    assert found[0].pop("settings") != found[1].pop("settings")  # the names of the files
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("content", ["", "prob,click,device,day\n"], ids=["no bytes", "header only"])
+def test_a_file_of_text_without_rows_is_said_to_have_none(folder, content):
+    run("fit", "day1.parquet")
+    Path("empty.csv").write_text(content)
+    for words in (["check", "empty.csv"], ["fit", "empty.csv"], ["audit", "empty.csv"], ["apply", "empty.csv"]):
+        with pytest.raises(InputError, match=r"^log: expected rows, got none in 'empty.csv'; check"):
+            run(*words)
+
+
+def test_rows_that_were_left_out_of_an_audit_are_no_sample(folder):
+    table = log()
+    holes = pa.array(table["click"].to_numpy(), pa.int8(), mask=np.arange(6000) % 3 == 0)
+    pq.write_table(table.set_column(1, "click", holes), "holes.parquet")
+    told = run("audit", "holes.parquet", "--on-bad-rows", "drop", code=1).stderr
+    assert "a sample of" not in told
+    assert "left out of 6000 rows: 2000 labels" in told
+
+
+def test_a_guess_is_told_once(folder):
+    told = run("fit", "day1.parquet", "--holdout", "0.2").stderr
+    assert told.count("guessed: --score prob") == 1

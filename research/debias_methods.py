@@ -1,8 +1,10 @@
 """The methods of the debiasing benchmark: how each is built and trained, and the settings it was tuned over.
 
-Every method has as many settings to choose from, `TRIED` of them. All share the network, the optimiser, the schedule
-and the number of steps. The setting of a method in a world is the one that `debias_tuning` found best on other seeds,
-and its default where that has not been run.
+Every method of the field has as many settings to choose from, `TRIED` of them: three values of what is its own (the
+rate of its bias parameters, a bound, a penalty), each at two learning rates of the network. All share the network, the
+optimiser, the schedule and the number of steps. The setting of a method in a world is the one that `debias_tuning`
+found best on other seeds, and its default where that has not been run. The dual head and its `VARIANTS` have their
+defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from isolayer import metrics
 from isolayer.debias import (
     DBN,
     DCM,
-    DROP_RATES,
     PAL,
     UBM,
     AdditiveTower,
@@ -47,12 +48,11 @@ LENGTH, CONTEXTS = 10, {"position": 10, "device": 3}
 QUERY = {"query_length": 3}  # a context where examination depends on it
 HIDDEN, WIDTH, EMBEDDING = 64, 32, 4
 RATE, EPOCHS, BATCH_LISTS = 1e-2, 5, 100
-TRIED = 5
+TRIED = 6
 RESULTS = Path(__file__).parents[1] / "docs" / "reproduced" / "debias-tuning.json"
 
 Model = Naive | DualHead
 Setting = dict[str, float]
-RATES: tuple[Setting, ...] = tuple({"rate": rate} for rate in (10, 3, 30, 100, 300))  # times that of the backbone
 
 
 class Rows(NamedTuple):
@@ -76,7 +76,7 @@ class Method(NamedTuple):
     """A method, and the settings that it may have; the first is its default."""
 
     make: Callable[[Rows, Setting], Model]
-    tried: tuple[Setting, ...] = RATES
+    tried: tuple[Setting, ...] = ({},)
     weight: Callable[[Rows, Setting], Tensor] | None = None  # of each row
 
 
@@ -96,22 +96,23 @@ def dual_head(rows: Rows, setting: Setting | None = None, *, alpha: float = 0.25
     return DualHead(backbone(rows), width=WIDTH, tasks=("click",), **given)
 
 
-def _several(name: str, *values: float) -> tuple[Setting, ...]:
-    return tuple({name: value} for value in values)
-
-
-def _first(rate: float) -> tuple[Setting, ...]:
-    """The rates of bias parameters, this one first."""
-    return ({"rate": rate}, *(one for one in RATES if one["rate"] != rate))
+def _each(name: str, *values: float, **fixed: float) -> tuple[Setting, ...]:
+    """Three values of what a method has of its own, the first of them its default, each at two learning rates."""
+    return tuple({name: value, "lr": lr, **fixed} for lr in (RATE, RATE / 3) for value in values)
 
 
 def _plain(kind: Any, rate: float = 10) -> Method:
-    return Method(lambda rows, setting: kind(backbone(rows), width=WIDTH, contexts=rows.contexts), _first(rate))
+    return Method(lambda rows, setting: kind(backbone(rows), width=WIDTH, contexts=rows.contexts), _rates(rate))
 
 
-def _by_position(kind: Any, tried: tuple[Setting, ...] = RATES) -> Method:
+def _rates(first: float = 10) -> tuple[Setting, ...]:
+    """How many times faster than the network bias parameters learn, this first."""
+    return _each("rate", first, *(rate for rate in (10, 30, 100) if rate != first))
+
+
+def _by_position(kind: Any, tried: tuple[Setting, ...]) -> Method:
     def make(rows: Rows, setting: Setting) -> Model:
-        own = {name: value for name, value in setting.items() if name not in ("rate", "lr")}
+        own = {name: value for name, value in setting.items() if name not in ("rate", "lr", "decay")}
         model: Model = kind(backbone(rows), width=WIDTH, positions=LENGTH, **own)
         return model
 
@@ -123,7 +124,7 @@ def _ips(estimate: Callable[[Rows], NDArray[np.float64]]) -> Method:
         propensity = estimate(rows).tolist()
         return InversePropensity(backbone(rows), width=WIDTH, propensity=propensity, clip=setting["clip"])
 
-    return Method(make, _several("clip", 0.01, 0.03, 0.1, 0.2, 0.3))
+    return Method(make, _each("clip", 0.03, 0.1, 0.3))
 
 
 def _harvested(rows: Rows) -> NDArray[np.float64]:
@@ -161,38 +162,33 @@ def _dual(**options: Any) -> Method:
     return Method(lambda rows, setting: dual_head(rows, **options))
 
 
-_NAIVE = Method(
-    lambda rows, setting: Naive(backbone(rows), width=WIDTH),
-    _several("lr", RATE, RATE / 3, RATE / 2, 2 * RATE, 3 * RATE),
-)
+_DECAYS = tuple({"decay": decay, "lr": lr} for lr in (RATE, RATE / 3, 3 * RATE) for decay in (0.0, 1e-4))
 METHODS: dict[str, Method] = {
-    "naive": _NAIVE,
-    "position as feature": Method(_as_feature, _first(100)),
-    "position dropout": Method(_dropout, tuple({"drop": drop, "rate": 100} for drop in DROP_RATES[:TRIED])),
+    "naive": Method(lambda rows, setting: Naive(backbone(rows), width=WIDTH), _DECAYS),
+    "position as feature": Method(_as_feature, _rates(100)),
+    "position dropout": Method(_dropout, _each("drop", 0.15, 0.05, 0.5, rate=100)),
     "additive tower": _plain(AdditiveTower, 100),
     "PAL": _plain(PAL, 100),
     "trust affine": _plain(TrustAffine),
     "IPS, harvested": _ips(_harvested),
     "IPS, EM": _ips(_by_em),
-    "regression EM": _by_position(RegressionEM, _several("step", 0.05, 0.01, 0.02, 0.2, 0.5)),
+    "regression EM": _by_position(RegressionEM, _each("step", 0.05, 0.01, 0.2)),
     "DLA": _plain(DualLearning),
-    "pairwise debiasing": _by_position(
-        PairwiseDebiasing, tuple({"norm": norm, "step": 0.05} for norm in (1.0, 0.0, 0.5, 2.0, 4.0))
-    ),
-    "cascade model": _by_position(Cascade, _NAIVE.tried),
-    "DCM": _by_position(DCM),
-    "DBN": _by_position(DBN),
-    "UBM": _by_position(UBM),
-    "gradient reversal": Method(_reversal, tuple({"eta": eta, "rate": 100} for eta in (0.3, 0.1, 1.0, 3.0, 10.0))),
+    "pairwise debiasing": _by_position(PairwiseDebiasing, _each("norm", 1.0, 0.0, 2.0)),
+    "cascade model": _by_position(Cascade, _DECAYS),
+    "DCM": _by_position(DCM, _rates()),
+    "DBN": _by_position(DBN, _rates()),
+    "UBM": _by_position(UBM, _rates()),
+    "gradient reversal": Method(_reversal, _each("eta", 0.3, 1.0, 3.0, rate=100)),
     "dual head": _dual(),
+}
+VARIANTS: dict[str, Method] = {
     "dual head, cross": _dual(mode="cross"),
     "dual head, listwise": _dual(loss="listwise"),
     "dual head, pairwise": _dual(loss="pairwise"),
     "dual head, lambdarank": _dual(loss="lambdarank"),
     "dual head, JRC": _dual(loss="jrc"),
-    "dual head, placement weights": Method(
-        lambda rows, setting: dual_head(rows), _several("clip", 10.0, 2.0, 3.0, 5.0, 30.0), _placement
-    ),
+    "dual head, placement weights": Method(lambda rows, setting: dual_head(rows), ({"clip": 10.0},), _placement),
     "dual head, joint alpha .25": _dual(anchor="joint"),
     "two parallel heads": _dual(anchor="joint", wiring="parallel"),
 }
@@ -203,7 +199,7 @@ def fit(model: Model, rows: Rows, *, seed: int, setting: Setting | None = None, 
     setting = setting or {}
     generator = torch.Generator().manual_seed(seed)
     groups = parameter_groups(model, _own(setting, "lr", RATE), curve_lr=_own(setting, "rate", 10))
-    optimiser = torch.optim.Adam(groups)
+    optimiser = torch.optim.Adam(groups, weight_decay=_own(setting, "decay", 0.0), fused=True)
     lists = len(rows.features) // LENGTH
     steps = EPOCHS * (lists // BATCH_LISTS)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -230,7 +226,7 @@ def _own(setting: Setting, name: str, default: float) -> float:
 
 def trained(name: str, rows: Rows, *, seed: int, setting: Setting) -> Model:
     """A method, made from the seed and trained."""
-    method = METHODS[name]
+    method = (METHODS | VARIANTS)[name]
     torch.manual_seed(seed)
     weight = None if method.weight is None else method.weight(rows, setting)
     return fit(method.make(rows, setting), rows, seed=seed, setting=setting, weight=weight)
@@ -253,5 +249,5 @@ def tuned() -> dict[str, dict[str, Setting]]:
 
 def setting_of(clicks: str, method: str) -> Setting:
     """The setting of a method in the worlds of a click model; the dual head has its defaults in all of them."""
-    default = METHODS[method].tried[0]
-    return default if method == "dual head" else tuned().get(clicks, {}).get(method, default)
+    default = (METHODS | VARIANTS)[method].tried[0]
+    return default if method not in METHODS or method == "dual head" else tuned().get(clicks, {}).get(method, default)

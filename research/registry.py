@@ -82,6 +82,7 @@ EXPERIMENTS = (
     Experiment("overhead", "CPU overhead of the head, and distillation (section 5.7)", "overhead"),
     Experiment("incremental", "Incremental training under drift, against propensities (conclusion)", "incremental"),
     Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
+    Experiment("debias-variants", "Variants of the dual head: losses, wirings, weights", "debias_variants"),
     Experiment(
         "boosted-trees", "Boosted trees from biased clicks, against LightGBM's and XGBoost's own", "boosted_trees"
     ),

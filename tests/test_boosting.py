@@ -13,7 +13,7 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import prob_of
 from isolayer.debias.boosters import Trees
 from isolayer.debias.boosting import BoostedRanker, through
-from isolayer.debias.curve_learners import centred, out_of_fold_curves
+from isolayer.debias.curve_learners import centred, network_relevance, out_of_fold_curves
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.simulate import debias_feed
@@ -94,6 +94,27 @@ def test_relevance_is_ranked_better_than_by_trees_on_clicks(options, log, test):
     served = ranker.predict_proba(log["features"])
     np.testing.assert_allclose(served.sum(1), 1)
     assert served[:, 1].mean() == pytest.approx(log["click"].mean(), abs=0.01)
+
+
+def test_trees_follow_their_teacher_as_far_as_they_are_told(log):
+    # Relevance that the network has never seen in the labels would be noise to it: with the teacher alone, trees fit
+    # the network's smooth estimate much better than they fit clicks.
+    def spread(teacher):
+        ranker = BoostedRanker(CONTEXTS, rounds=30, l2=1, teacher=teacher)
+        ranker.fit(log["features"], log["click"], context_of(log))
+        _, relevance = network_relevance(
+            log["features"].astype(float),
+            log["click"].astype(float),
+            {name: ids.astype(np.int64) for name, ids in context_of(log).items()},
+            CONTEXTS,
+            np.ones(len(log["click"])),
+            seed=0,
+        )
+        return np.corrcoef(ranker.predict(log["features"]), relevance)[0, 1]
+
+    none, half, whole = (spread(teacher) for teacher in (0.0, 0.5, 1.0))
+    assert none < half < whole
+    assert whole > 0.9
 
 
 def test_curves_out_of_fold_fall_with_position(log):

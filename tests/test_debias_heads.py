@@ -129,15 +129,26 @@ def test_a_task_without_any_label_adds_nothing():
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_the_reference_context_is_the_identity_at_any_parameters(mode, options, seed):
-    model = shaken(made(mode=mode, reference={"position": 2}, **options), seed)
+    model = shaken(made(mode=mode, reference={"position": 2, "device": 0}, **options), seed)
     context = {"position": torch.full((ROWS,), 2), "device": torch.zeros(ROWS, dtype=torch.long)}
     for heads in model(batch()[0], context).values():
         assert torch.allclose(heads.observed_logit, heads.relevance_logit, atol=1e-4)
 
 
+def test_the_reference_is_the_middle_id_unless_it_is_given_or_ids_are_hashed():
+    sizes = {"position": 10, "device": 3, "surface": 1}
+    made_of = {"width": 4, "tasks": ("click",), "contexts": sizes}
+    middle = DualHead(nn.Identity(), **made_of)
+    assert middle.context_curves.reference == {"position": 4, "device": 1, "surface": 0}
+    given = DualHead(nn.Identity(), **made_of, reference={"position": 0})
+    assert given.context_curves.reference == {"position": 0, "device": 1, "surface": 0}
+    hashed = DualHead(nn.Identity(), **made_of, hash_buckets=50)
+    assert hashed.context_curves.reference == dict.fromkeys(sizes, 0)
+
+
 def test_only_tasks_without_a_joint_alpha_are_held():
     model = shaken(made(alpha={"click": 0.0, "skip": 0.25}, anchor="joint"))
-    context = {name: torch.zeros(ROWS, dtype=torch.long) for name in CONTEXTS}
+    context = {name: torch.full((ROWS,), id_) for name, id_ in model.context_curves.reference.items()}
     outputs = model(batch()[0], context)
     assert torch.allclose(outputs["click"].observed_logit, outputs["click"].relevance_logit, atol=1e-4)
     assert not torch.allclose(outputs["skip"].observed_logit, outputs["skip"].relevance_logit, atol=0.1)
@@ -208,7 +219,7 @@ def test_parallel_heads_read_a_logit_of_their_own():
         ({"anchor": "joint"}, {"wiring": "parallel"}),
         ({}, {"decreasing": ("skip",)}),
         ({}, {"reference": {"position": 3}}),
-        ({}, {"grid": Grid(step=0.5)}),
+        ({}, {"grid": Grid(step=1.0)}),
         ({}, {"mode": "cross"}),
     ],
     ids=str,
@@ -320,7 +331,8 @@ def test_a_bias_enters_the_logit_as_it_is():
         for table in model.context_curves.tables:
             table.bias.weight[1:] = 0.125
         after = model(features, context)["click"]
-    shown_elsewhere = sum((context[name] > 0).float() for name in CONTEXTS)
+    reference = model.context_curves.reference
+    shown_elsewhere = sum((context[name] != reference[name]).float() for name in CONTEXTS)
     assert torch.allclose(after.relevance_logit - before.relevance_logit, torch.tensor(0.5), atol=1e-5)
     change = after.observed_logit - before.observed_logit
     assert torch.allclose(change, 0.75 + 0.125 * shown_elsewhere, atol=1e-4)

@@ -48,7 +48,7 @@ def feed():
 @pytest.fixture(scope="module")
 def trained(feed):
     log = feed.log(3_000, seed=1)
-    free = {"alpha": 0, "beta": 1}
+    free = {"alpha": 0, "beta": 1, "reference": {"position": 0}}  # relevance is what the first position would show
     return {
         "alone": fit(dual_head(**free), log),
         "joint": fit(dual_head(anchor="joint"), log),
@@ -188,8 +188,9 @@ def test_pooled_embeddings_are_one_curve_of_the_mean_embedding(trained):
         for row in range(50):
             bias, weight = torch.zeros(1), torch.zeros(layer.grid.buckets)
             for place, (k, d) in enumerate(zip(position, device, strict=True)):
-                for table, key in ((layer.tables[0], k), (layer.tables[1], d)):
-                    if key > 0:  # the reference has no deviation
+                ids = zip(layer.tables, (k, d), layer.reference.values(), strict=True)
+                for table, key, reference in ids:
+                    if key != reference:  # the reference has no deviation
                         bias = bias + share[row, place] * table.bias.weight[key + 1]
                         weight = weight + share[row, place] * table.rows.weight[key + 1]
             slope = torch.relu(1 + weight)

@@ -4,6 +4,9 @@ The trees give relevance :math:`r(x)`, and the log is explained by a monotone cu
 :math:`\hat y = \sigma(f_c(r))`, as in `DualHead`. The curves are learned first (see `curve_learners`) and stay as they
 are while the trees grow along the gradient :math:`(p - y)\,s` with Hessian :math:`p (1 - p) \max(s^2, .05)`, where
 :math:`s \in [.1, 4]` is the slope of the curve. What is served is the plain booster and one more curve.
+
+A click is a noisy label, and through a curve even more so. The network that learned the curves has an opinion of each
+row as well, so the trees follow a mixture of the two, :math:`y' = (1 - t)\,y + t\,\hat y_{network}`: distillation.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from isolayer.debias.boosters import (
     read_booster,
     width,
 )
-from isolayer.debias.curve_learners import TASK, Ids, centred, network_curves, out_of_fold_curves
+from isolayer.debias.curve_learners import TASK, Ids, centred, network_relevance, out_of_fold_curves
 from isolayer.errors import InputError
 from isolayer.fitting.columns import numbers, some, whole
 from isolayer.fitting.histogram import Histogram
@@ -56,6 +59,9 @@ class BoostedRanker:
         curves: Where the bias curves come from: ``"network"``, a small `DualHead` over the same features; ``"trees"``,
             trees with intercepts in folds, and then an exact fit; or `Curves` that are known, such as those of a
             `DualHead` of your own.
+        teacher: Share of the network's probability in the labels that the trees learn from, with ``curves="network"``;
+            the rest is the label itself. 0 learns from labels alone: take it if trees predict your log better than
+            networks do.
         rounds: Number of trees.
         learning_rate: Step of each tree.
         leaves: Most leaves of a tree.
@@ -82,6 +88,7 @@ class BoostedRanker:
         *,
         engine: Literal["lightgbm", "xgboost"] = "lightgbm",
         curves: Literal["network", "trees"] | Curves = "network",
+        teacher: float = 0.5,
         rounds: int = 200,
         learning_rate: float = 0.1,
         leaves: int = 15,
@@ -93,6 +100,7 @@ class BoostedRanker:
             raise InputError("contexts: expected at least one feature, got none; without bias use the engine itself")
         self.engine = choice("engine", engine, list(ENGINES))
         self.learned = curves if isinstance(curves, Curves) else choice("curves", curves, ("network", "trees"))
+        self.teacher = number("teacher", teacher, 0, 1, ends="[]", advice="0.5 is usual, 0 is labels alone")
         self.trees = Trees(
             count("rounds", rounds, advice="200 is usual"),
             number("learning_rate", learning_rate, 0, 1, ends="(]", advice="0.1 is usual"),
@@ -123,23 +131,29 @@ class BoostedRanker:
         ids, w = self._ids(context, len(y)), rows.weights(weight, len(y))
         rows.both_classes(float(w @ y), float(w.sum()), "fit")
         together = np.arange(len(y)) if lists is None else rows.codes("lists", lists, len(y))[0]
-        found = self._learn(x, y, ids, w, together)
+        found, relevance = self._learn(x, y, ids, w, together)
         at = found.rows_of(_columns_of(found, ids), len(y))
         self._bias = centred(found, at, y, w)
+        target = y
+        if relevance is not None:
+            target = (1 - self.teacher) * y + self.teacher * prob_of(found.evaluate(at, relevance))
         grown = ENGINES[self.engine](x, self.trees)
-        grown.grow(through(self._bias, at, y, w), self.trees.rounds)
+        grown.grow(through(self._bias, at, target, w), self.trees.rounds)
         self.booster = grown.booster
         relevance = raw_scores(self.booster, x)
         grid = Grid.covering(Spread.of(relevance, w))
         self._served = Curves.from_histogram(Histogram.from_arrays(relevance, y, weight=w, grid=grid), strict=False)
         return self
 
-    def _learn(self, x: Floats, y: Floats, ids: Mapping[str, Ids], w: Floats, lists: Ids) -> Curves:
+    def _learn(
+        self, x: Floats, y: Floats, ids: Mapping[str, Ids], w: Floats, lists: Ids
+    ) -> tuple[Curves, Floats | None]:
+        """The bias curves, and the relevance of each row in the eyes of the network, if there is one."""
         if isinstance(self.learned, Curves):
-            return self.learned
+            return self.learned, None
         if self.learned == "network":
-            return network_curves(x, y, ids, self.contexts, w, self.trees.seed)
-        return out_of_fold_curves(x, y, ids, w, lists, self.engine, self.trees)
+            return network_relevance(x, y, ids, self.contexts, w, self.trees.seed)
+        return out_of_fold_curves(x, y, ids, w, lists, self.engine, self.trees), None
 
     def _ids(self, context: Mapping[str, Any], length: int) -> dict[str, Ids]:
         given = mapping("context", context, advice="give ids of each feature")

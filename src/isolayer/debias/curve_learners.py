@@ -1,6 +1,6 @@
 r"""Bias curves for a model that cannot learn them itself, such as boosted trees: learned first, then frozen.
 
-    network_curves       a small `DualHead` over the same features
+    network_relevance    a small `DualHead` over the same features
     out_of_fold_curves   trees and intercepts per context, grown together in folds; then curves, fitted exactly
     centred              the same curves on a shifted grid, such that the average item has relevance 0
 
@@ -35,17 +35,10 @@ _NEWTON_STEPS = 4
 _BISECTIONS = 60
 
 
-def network_curves(
-    features: Floats, label: Floats, context: Mapping[str, Ids], contexts: Mapping[str, int], weight: Floats, seed: int
-) -> Curves:
-    """The curves of a `DualHead` with two small layers, trained on standardised features."""
-    return network_relevance(features, label, context, contexts, weight, seed)[0]
-
-
 def network_relevance(
     features: Floats, label: Floats, context: Mapping[str, Ids], contexts: Mapping[str, int], weight: Floats, seed: int
 ) -> tuple[Curves, Floats]:
-    """The same curves, and the relevance logits ``[n]`` that belong to them."""
+    """The curves of a `DualHead` with two small layers over standardised features, and its relevance logits ``[n]``."""
     x = torch.from_numpy((features - features.mean(0)) / np.maximum(features.std(0), 1e-9)).float().clamp(-5, 5)
     ids = {name: torch.from_numpy(column) for name, column in context.items()}
     y, w = torch.from_numpy(label).float(), torch.from_numpy(weight).float()
@@ -54,7 +47,7 @@ def network_relevance(
         backbone = nn.Sequential(nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
         model = DualHead(backbone, width=32, tasks=(TASK,), contexts=contexts, alpha=0.0, beta=1.0)
         groups = parameter_groups(model, _RATE)
-        optimiser = torch.optim.Adam(groups)
+        optimiser = torch.optim.Adam(groups, fused=True)
         steps = _EPOCHS * -(-len(x) // _BATCH)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser, [group["lr"] for group in groups], total_steps=max(steps, 2), pct_start=0.1

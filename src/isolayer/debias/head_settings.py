@@ -46,10 +46,11 @@ def checked_loss(loss: Ranking, towers: Towers | None) -> Ranking:
 def checked_reference(
     reference: Mapping[str, int] | None, contexts: Mapping[str, int], *, hashed: bool
 ) -> dict[str, int]:
-    """The reference id of every context feature, 0 where none is given."""
+    """The reference id of every context feature: the middle one where none is given, and 0 if ids are hashed."""
     given = mapping("reference", {} if reference is None else reference, advice="give an id of each feature")
     for name, id_ in given.items():
         choice("reference", name, list(contexts), advice="name a context feature")
         most = {} if hashed else {"most": contexts[name] - 1}
         count(f"reference {name!r}", id_, 0, **most, advice="give an id of the feature")
-    return dict.fromkeys(contexts, 0) | dict(given)
+    middle = {name: 0 if hashed else (size - 1) // 2 for name, size in contexts.items()}
+    return middle | dict(given)

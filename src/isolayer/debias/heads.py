@@ -42,7 +42,7 @@ from isolayer.nn.isotonic import IsotonicLayer
 from isolayer.settings import choice, instance, mapping
 
 TASKS = ("click", "skip", "long_dwell")  # of which skip is decreasing
-COARSE = Grid(step=2.5)  # of the context curves
+BIAS = Grid(step=0.5)  # of the context curves
 FINE = Grid(step=0.05)  # of the served curve of each task
 
 
@@ -76,9 +76,11 @@ class DualHead(nn.Module):
             backbone, kept for comparison: it does not debias.
         decreasing: Tasks whose label is less likely with more relevance; by default none, and ``skip`` among the
             default tasks.
-        reference: Id of each context feature that is the reference; by default 0.
-        grid: Bounds and bucket width of the context curves; beyond it they continue with slope 1. The default is
-            coarse: each curve is learned from the rows of its context, and on 150,000 rows wide buckets ranked best.
+        reference: Id of each context feature that is the reference; by default the middle one, (ids - 1) // 2, or 0 if
+            ids are hashed. Measured from the middle position no curve is much steeper than another, so relevance is
+            learned better than from the first, under trust bias most of all.
+        grid: Bounds and bucket width of the context curves; beyond it they continue with slope 1. Buckets of half a
+            logit ranked best on 150,000 rows; take wider ones for contexts with few rows.
         mode: ``"sum"`` adds one embedding per context feature; ``"cross"`` gives every combination its own curve.
         towers: Layers of each task between the backbone and its relevance: a module per task, or one module for all,
             such as a mixture of experts; see `TowerRelevance`.
@@ -143,7 +145,7 @@ class DualHead(nn.Module):
             contexts,
             reference=checked_reference(reference, contexts, hashed=hash_buckets is not None),
             held=held,
-            grid=grid_or(grid, COARSE),
+            grid=grid_or(grid, BIAS),
             mode=mode,
             rank=rank,
             hash_buckets=hash_buckets,

@@ -7,7 +7,8 @@ clicks and are judged on all documents of the test queries, by nDCG@10 against t
                     something else
     weak ranker     a linear ranker fitted to the grades of three queries: what a first version in production is
 
-Intervals are over resampled test queries and over seeds of clicks, lists and networks.
+Boosted trees learn from the same clicks (`tree_methods`), with the settings that were best for the click model in
+simulated worlds. Intervals are over resampled test queries and over seeds of clicks, lists and networks.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from isolayer.debias.baselines import PAL, Naive, PositionDropout
 from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError
 from isolayer.simulate.behaviours import GAIN, Behaviour, PositionBased, Shown, Trust
+from research import tree_methods
+from research.boosted_trees import ROUNDS
 from research.charts import intervals, records
 from research.data import data_path
 from research.datasets import mslr
+from research.debias_methods import tuned
 from research.loop import WIDTH, Log, network, train
 from research.resampling import difference, draws
 from research.result import Finished, Numbers, Part, Result, Row, Unit, units_of
+from research.tree_methods import LIGHT, OURS, TRIED, XGB, ClickLog, rank
 
 CLAIM = "The isotonic head takes position out of relevance, where Position Dropout does not."
 PAPER = "section 5, no public data"
@@ -43,7 +48,10 @@ LOGGERS = ("other feature", "weak ranker")
 SETTINGS = tuple(f"{bias}, {logger}" for logger in LOGGERS for bias in BEHAVIOURS)
 NAIVE, DROPOUT, PAL_, JOINT, DETACHED = "naive", "Position Dropout", "PAL", "dual head", "dual head, detached anchor"
 CEILING = "clicks without bias"
-METHODS = (NAIVE, DROPOUT, PAL_, JOINT, DETACHED, CEILING)
+NETWORKS = (NAIVE, DROPOUT, PAL_, JOINT, DETACHED, CEILING)
+TREES = {f"trees, {method}": method for method in (tree_methods.NAIVE, LIGHT, XGB, OURS)}
+METHODS = (*NETWORKS, *TREES)
+TUNED_AS = {"position bias": "trees, PBM", "trust bias": "trees, trust"}
 QUERIES_OF_WEAK_RANKER = 3
 Table = NDArray[np.float32]
 
@@ -58,7 +66,7 @@ class Documents(NamedTuple):
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every click model and logger under every seed."""
-    return units_of(SETTINGS, quick=quick, seeds=seeds or SEEDS, cost=3.0 if quick else 21.0)
+    return units_of(SETTINGS, quick=quick, seeds=seeds or SEEDS, cost=5.0 if quick else 70.0)
 
 
 def run_unit(unit: Unit) -> Numbers:
@@ -73,14 +81,25 @@ def run_unit(unit: Unit) -> Numbers:
     weight = draws(test_docs.query, 50 if unit.quick else 400)
     numbers: Numbers = {"queries": len(np.unique(test_docs.query))}
     for name in METHODS:
-        log = unbiased if name == CEILING else biased
-        trained = train(model(name, log.features.shape[1]), log, epochs=2 if unit.quick else 3, seed=unit.seed)
-        relevance = trained.serving()(torch.from_numpy(test_docs.features))["click"].numpy()
+        if name in TREES:
+            relevance = by_trees(TREES[name], biased, test_docs, unit)
+        else:
+            log = unbiased if name == CEILING else biased
+            trained = train(model(name, log.features.shape[1]), log, epochs=2 if unit.quick else 3, seed=unit.seed)
+            relevance = trained.serving()(torch.from_numpy(test_docs.features))["click"].numpy()
         numbers[f"{name} ndcg"] = metrics.ndcg(test_docs.grade, relevance, test_docs.query)
         numbers[f"{name} ndcg draws"] = [
             metrics.ndcg(test_docs.grade, relevance, test_docs.query, one) for one in weight
         ]
     return numbers
+
+
+def by_trees(method: str, log: Log, docs: Documents, unit: Unit) -> NDArray[np.float64]:
+    """Scores of documents by boosted trees that have learned from clicks."""
+    context = {name: ids.numpy() for name, ids in log.context.items()}
+    rows = ClickLog(log.features.numpy(), log.labels["click"].numpy(), context)
+    setting = tuned().get(TUNED_AS[unit.setting.split(", ")[0]], {}).get(method, TRIED[0])
+    return rank(method, rows, docs.features, setting, rounds=10 if unit.quick else ROUNDS, seed=unit.seed)
 
 
 def documents(path: Any) -> tuple[Documents, Documents]:
@@ -163,6 +182,15 @@ def summarise(finished: Sequence[Finished]) -> Result:
         for ours in (JOINT, DETACHED)
         for setting in SETTINGS
         for other in (NAIVE, DROPOUT)
+    ]
+    parts += [
+        Part(
+            f"trees through our curves rank better than {method} under {setting}",
+            difference(finished, setting, f"trees, {OURS} ndcg", f"trees, {method} ndcg"),
+            above=0,
+        )
+        for setting in SETTINGS
+        for method in (LIGHT, XGB)
     ]
     return Result(tuple(rows), tuple(parts), _series(finished), _note(finished))
 

@@ -54,7 +54,9 @@ SETTINGS: dict[str, tuple[Any, Any, bool]] = {
     f"{clicks}, spurious{', deterministic' * sorted_}": (bias, "spurious", sorted_)
     for clicks, bias in CLICKS.items()
     for sorted_ in (False, True)
-} | {
+}
+MAIN = tuple(SETTINGS)  # run under all seeds, the others under fewer
+SETTINGS |= {
     "mixture, spurious": ("mixture", "spurious", False),
     "PBM, popular": ("position", "popular", False),
     "PBM, informed": ("position", "informed", False),
@@ -114,9 +116,7 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     costs = (5.0, 8.0) if quick else (5.0, 45.0)
     every = units_of(names, quick=quick, seeds=seeds or SEEDS, cost=lambda name: costs[name != THROUGHPUT])
     fewer = first_seed(quick=quick) + FEWER_SEEDS
-    return [
-        unit for unit in every if unit.seed < fewer or (clicks_of(unit.setting) in CLICKS and "spur" in unit.setting)
-    ]
+    return [unit for unit in every if unit.seed < fewer or unit.setting in MAIN]
 
 
 def run_unit(unit: Unit) -> Numbers:

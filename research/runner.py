@@ -5,12 +5,12 @@
     out/<name>.png         the picture, where there is one
     out/<name>/*.json      the finished units, from which an interrupted run goes on
 
-A quick run writes the same under ``out/quick``. A unit is used again only if the code it runs is that which wrote it.
+A quick run writes the same under ``out/quick``. A unit is used again only if the code it can run is that which wrote it; see
+`research.fingerprint`. What others edit elsewhere, between two parts of a run, does not void it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 import time
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,9 +25,9 @@ from typing import Any
 
 import torch
 
-import isolayer
 from isolayer.errors import MissingExtra, need
 from research.datasets import DataAbsent
+from research.fingerprint import code_version
 from research.page import table
 from research.registry import Experiment, find
 from research.result import QUICK_SEEDS, Finished, Result, Unit
@@ -58,7 +57,7 @@ class _Job:
     experiment: Experiment
     unit: Unit
     path: Path
-    code: str  # fingerprint of what would run it
+    code: str  # fingerprint of what it can run
 
     def saved(self) -> Document | None:
         """What an earlier run of the same code left."""
@@ -115,7 +114,7 @@ def reproduce(
 
 
 def _jobs(experiment: Experiment, folder: Path, *, quick: bool, seeds: int | None) -> list[_Job]:
-    code = code_version()
+    code = code_version(f"research.{experiment.module}")
     units = experiment.load().units(quick, seeds if seeds else QUICK_SEEDS if quick else None)
     return [_Job(experiment, unit, folder / experiment.name / f"{_slug(unit)}.json", code) for unit in units]
 
@@ -123,16 +122,6 @@ def _jobs(experiment: Experiment, folder: Path, *, quick: bool, seeds: int | Non
 def _slug(unit: Unit) -> str:
     plain = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in unit.setting)
     return f"{plain}-seed{unit.seed}"
-
-
-@cache
-def code_version() -> str:
-    """Twelve hexadecimal digits of all code that a unit can run: this folder and the package."""
-    digest = hashlib.sha256()
-    for root in (Path(__file__).parent, Path(isolayer.__file__).parent):
-        for path in sorted(root.rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _run(jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]) -> dict[Path, str]:

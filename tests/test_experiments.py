@@ -76,7 +76,7 @@ def made_up(monkeypatch):
         monkeypatch.setattr(registry, "EXPERIMENTS", (experiment,))
         monkeypatch.setattr(page, "EXPERIMENTS", (experiment,))
         monkeypatch.setattr(registry.Experiment, "load", lambda self: module)
-        monkeypatch.setattr(runner, "code_version", lambda: "code 1")
+        monkeypatch.setattr(runner, "code_version", lambda module: "code 1")
         return module
 
     return put
@@ -118,7 +118,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(made_up, tmp_path):
 def test_units_of_other_code_are_run_again(made_up, tmp_path, monkeypatch):
     module = made_up(MadeUp())
     runner.reproduce(["made-up"], out=tmp_path, processes=1)
-    monkeypatch.setattr(runner, "code_version", lambda: "code 2")
+    monkeypatch.setattr(runner, "code_version", lambda module: "code 2")
     runner.reproduce(["made-up"], out=tmp_path, processes=1)
     assert len(module.ran) == 16
 

@@ -10,6 +10,7 @@ from typing import Any
 from research.claims import claims_page
 from research.registry import EXPERIMENTS
 from research.result import VERDICTS
+from research.tested import TESTED
 
 _HEAD = """# Results
 
@@ -39,11 +40,12 @@ def results_page(out: str | Path = "results") -> str:
     found = {experiment.name: _read(Path(out) / f"{experiment.name}.json") for experiment in EXPERIMENTS}
     documents = [document for document in found.values() if document is not None]
     absent = [name for name, document in found.items() if document is None]
-    lines = [_HEAD, "| experiment | outcome | parts: held, in direction, not | seeds | CPU seconds |", "|---" * 5 + "|"]
+    columns = ("experiment", "outcome", "parts: held, in direction, not", "what contradicts it", "seeds", "CPU seconds")
+    lines = [_HEAD, f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in documents:
         counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
         link, cost = f"[{one['title']}]({STUDIES}/{one['name']}.md)", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
-        lines.append(f"| {link} | {one['held']} | {counts} | {cost} |")
+        lines.append(f"| {link} | {one['held']} | {counts} | {_against(one['parts'])} | {cost} |")
     total = sum(one["cpu_seconds"] for one in documents)
     lines += ["", f"{total / 60:.0f} minutes of one core in all; the units of an experiment run on every core at once."]
     if absent:
@@ -109,6 +111,7 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         "",
         f"**The paper:** {document['claim']} ({document['paper']})",
         "",
+        *([f"**What was tested:** {tested}", ""] if (tested := TESTED.get(document["name"])) else []),
         f"**Outcome: {document['held']}.** {document['verdict']}",
         "",
         "| part | must be | measured, with 95% interval | outcome |",
@@ -122,6 +125,15 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         summary = f"<summary>All {len(document['rows'])} figures</summary>"
         figures = ['<details markdown="1">', summary, "", *figures, "</details>", ""]
     return "\n".join([*lines, *figures, _source(document)])
+
+
+def _against(parts: list[dict[str, Any]]) -> str:
+    """The first of the parts that came out worst, with its figure; nothing where all held."""
+    worst = max(parts, key=lambda part: VERDICTS.index(part["held"]))
+    if worst["held"] == VERDICTS[0]:
+        return ""
+    interval = f" [{worst['lower']:.3g}, {worst['upper']:.3g}]" if worst["lower"] < worst["upper"] else ""
+    return f"{worst['says']}: {worst['value']:.3g}{interval}, must be {worst['must']}"
 
 
 def _part_row(part: dict[str, Any]) -> str:

@@ -5,13 +5,14 @@
     out/<name>.png         the picture, where there is one
     out/<name>/*.json      the finished units, from which an interrupted run goes on
 
-A quick run writes the same under ``out/quick``. A unit is used again only if the code it can run is that which wrote it; see
-`research.fingerprint`. What others edit elsewhere, between two parts of a run, does not void it.
+A quick run writes the same under ``out/quick``. A unit is used again only if the code that it can run is that which
+wrote it (see `research.fingerprint`); what is edited elsewhere, between two parts of a run, does not void it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -172,7 +173,7 @@ def _start_worker() -> None:
 
 def _work(job: _Job) -> str:
     # Runs a unit and saves its numbers; the reason when its data or extra is absent.
-    start, cpu = time.perf_counter(), time.process_time()
+    start, cpu = time.perf_counter(), _cpu_seconds()
     try:
         numbers = job.experiment.load().run_unit(job.unit)
     except (DataAbsent, MissingExtra) as error:
@@ -181,11 +182,15 @@ def _work(job: _Job) -> str:
         "unit": asdict(job.unit),
         "numbers": numbers,
         "seconds": round(time.perf_counter() - start, 2),
-        "cpu_seconds": round(time.process_time() - cpu, 2),
+        "cpu_seconds": round(_cpu_seconds() - cpu, 2),
         "code": job.code,
     }
     save(job.path, json.dumps(document) + "\n")
     return ""
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])  # of this process and of those that it waited for
 
 
 def save(path: Path, text: str) -> None:

@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 
 from research import page, registry, runner
-from research.claims import ANEW, CLAIMS, NOT_RUN, Claim, claims_page
-from research.result import FIRST_SEED
+from research.claim import Claim
+from research.claims import ANEW, CLAIMS, DIRECTION, NOT_RUN, claims_page, row
+from research.result import FIRST_SEED, VERDICTS
+from research.tested import TESTED
 
+EMPTY = {"rows": [], "parts": [], "picture": None, "command": "c", "seeds": [0], "cpu_seconds": 1.0}
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -82,19 +85,31 @@ def test_an_interrupted_run_keeps_what_was_finished_and_says_so(tmp_path):
     assert all(one["numbers"] for one in saved)
 
 
-def test_the_papers_claims_name_studies_and_explain_only_the_outcome_that_was_explained():
+def test_every_study_says_in_one_sentence_what_it_tests():
+    assert set(TESTED) == {experiment.name for experiment in registry.EXPERIMENTS}
+    assert all(said.endswith(".") and said.count(". ") == 0 for said in TESTED.values())
+    text = page.table(
+        {"name": "ab-test", "title": "A", "claim": "C.", "paper": "P", "held": "held", "verdict": "V."} | EMPTY
+    )
+    assert f"**What was tested:** {TESTED['ab-test']}" in text
+
+
+def test_the_papers_claims_name_studies_and_explain_only_outcomes_that_were_explained():
     assert {claim.study for claim in CLAIMS} <= {experiment.name for experiment in registry.EXPERIMENTS}
-    claim = Claim("It rises", "table 9", "made-up", ("b", "a"), "Somewhere.", "held in part", "Because.")
+    claim = Claim("It rises", "table 9", "made-up", ("a", "b"), "Somewhere.", {"held in part": "Because."})
     parts = [
         {"says": says, "held": held, "value": 1.0, "lower": 1.0, "upper": 1.0, "must": "above 0"}
         for says, held in (("a rises", "held"), ("b rises", "did not hold"), ("c rises", "held in direction"))
     ]
-    said = claim.row({"parts": parts})
-    assert said.endswith("| **held in part** | b rises: 1, must be above 0 | Because. |")
+    said = row(claim, {"parts": parts})  # what contradicts the claim stands beside its figure
+    assert said.endswith("| **held in part** | a rises: 1, must be above 0; b rises: 1, must be above 0 | Because. |")
+    parts[1]["held"] = "held in direction"
+    assert row(claim, {"parts": parts}).endswith(f"| {DIRECTION} |")
     parts[1]["held"] = "held"
-    assert claim.row({"parts": parts}).endswith(f"| **held** | b rises: 1, must be above 0 | {ANEW} |")
-    assert claim.row(None).endswith(f"| **{NOT_RUN}** |  |  |")
-    assert claim.row({"parts": parts[2:]}).endswith(f"| **{NOT_RUN}** |  |  |")
+    assert row(claim, {"parts": parts}).endswith(f"| **held** | a rises: 1, must be above 0 | {ANEW} |")
+    assert row(claim, None).endswith(f"| **{NOT_RUN}** |  |  |")
+    assert row(claim, {"parts": parts[2:]}).endswith(f"| **{NOT_RUN}** |  |  |")
+    assert all(set(one.why) <= {*VERDICTS, "held in part"} for one in CLAIMS)
 
 
 def test_the_committed_pages_are_those_of_the_committed_numbers():

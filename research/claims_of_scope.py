@@ -1,0 +1,155 @@
+"""Claims of the paper about what the layer is good for: real traffic, many segments, future work; and those untested.
+
+Explanations are keyed by the outcome they are written for; each says what the design makes true, not a figure.
+"""
+
+from __future__ import annotations
+
+from research.claim import HELD, NOT, PARTLY, Claim
+
+SCOPE = (
+    Claim(
+        "The isotonic head takes position out of relevance, where dropout does not",
+        "section 5",
+        "debias-benchmark",
+        ("the dual head closes", "above Position Dropout", "above position dropout"),
+        "Worlds whose true relevance is known, rates of all methods tuned.",
+        {
+            HELD: "It does wherever position can be told from relevance; under a logger that already knows relevance "
+            "nothing can tell them apart, and a warning says so.",
+            PARTLY: "It ranks above dropout; how much of the gap it closes depends on how well position can be told "
+            "from relevance.",
+        },
+    ),
+    Claim(
+        "Swapping in another embedding, such as the advertiser's, calibrates each of its values",
+        "sections 1.4 and 6",
+        "ads-calibration",
+        ("kuairand: the layer has lower log loss",),
+        "KuaiRand's clicks by the values of a field.",
+        {
+            HELD: "In log loss, against raw scores and calibrators by field. ECE and the error by field (F-RCE) are "
+            "level with the best of them, not lower.",
+        },
+    ),
+    Claim(
+        "One set of curves does what calibrators of each surface do",
+        "section 4",
+        "kuairand",
+        ("log loss no worse than platt by tab", "log loss no worse", "ECE by tab no worse"),
+        "KuaiRand's clicks by tab.",
+        {HELD: "Curves of small tabs borrow from the others, which separate calibrators cannot."},
+    ),
+    Claim(
+        "One layer calibrates every task and surface of real traffic at once",
+        "sections 1.4 and 4",
+        "kuairand-tasks",
+        ("layer, exact has lower NE than Platt, one per task and tab", "layer, exact"),
+        "Eight tasks of KuaiRand by tab.",
+        {
+            PARTLY: "Beside calibrators per task, yes. Platt per task and tab is level in NE: on rare events a line "
+            "per tab is nearly all that the data can tell.",
+        },
+    ),
+    Claim(
+        "Context-conditioned curves calibrate fine segments of a high-dimensional space",
+        "section 1.5",
+        "kuairand-fields",
+        ("curves with all fields have lower log loss than curves by tab", "curves with all fields"),
+        "All fields of KuaiRand, against trees from the score and a monotone network over the same fields.",
+        {
+            HELD: "Corrections by field are shrunk by their evidence, so that many fields do little harm.",
+            PARTLY: "Corrections by field are shrunk by their evidence; where fields interact in more than pairs, "
+            "trees and networks see more, and over-fit more.",
+            NOT: "Trees and networks see more of how fields interact.",
+        },
+    ),
+    Claim(
+        "The layer replaces the calibrators of segments, whatever the task",
+        "section 1.4",
+        "real-tasks",
+        ("isolayer ranks before Platt per segment by log loss", "isolayer ranks before"),
+        "Real tasks that nothing was chosen on, by mean rank over tasks.",
+        {
+            HELD: "It is between one curve and one per segment, as far towards either as the rows say.",
+            PARTLY: "By log loss it is before most; methods that are tuned to the rate of each segment can be level or "
+            "before it by calibration error.",
+        },
+    ),
+    Claim(
+        "Constraints on several dimensions ensure joint monotonicity",
+        "section 6, future work",
+        "lattice",
+        ("the lattice never falls", "log loss no higher than a monotone", "lower log loss than an unconstrained b"),
+        "Two monotone inputs and a free one, simulated and real, against boosters with and without the constraint.",
+        {
+            HELD: "The order is kept by construction, at no cost where it is true.",
+            PARTLY: "The order is kept by construction; in log loss a monotone booster, which places its cuts where "
+            "the data are, can be level or better.",
+        },
+    ),
+    Claim(
+        "Curves for millions of sub-segments can be learned within one model",
+        "section 6, future work",
+        "segments",
+        (
+            "exact curves: lower log loss",
+            "layer, rank 4: lower log loss",
+            "layer, rank 4, hashed: lower",
+            "the layer of rank",
+        ),
+        "A million advertisers by Zipf's law, 20 million impressions.",
+        {
+            HELD: "Large advertisers get curves of their own, small ones stay near to that of all.",
+            PARTLY: "Each beats one curve for all. A gradient pass moves small advertisers by their noise, which the "
+            "exact fit shrinks by its evidence.",
+        },
+    ),
+    Claim(
+        "Predicting the position bridges the gap between training and serving",
+        "section 6, future work",
+        "position-prediction",
+        ("the paper's pooling has a lower log loss",),
+        "Simulated feeds, pooling over embeddings of positions or over probabilities.",
+        {
+            HELD: "Where an item will be shown tells how often it is clicked.",
+            PARTLY: "Relevance tells little of where an item will be shown; the features that the logger ranked by "
+            "tell more, and probabilities average better than embeddings.",
+            NOT: "Relevance tells little of where an item will be shown under a logger that ranks by something else; "
+            "the features tell more, and probabilities average better than embeddings.",
+        },
+    ),
+    Claim(
+        "Utility and position bias give propensities for off-policy evaluation",
+        "section 6, future work",
+        "off-policy",
+        ("learned curves value the new ranking within 5%", "their 95% intervals", "they err less"),
+        "A hundred simulated logs per click model, two new rankings, against what users do.",
+        {
+            HELD: "Curves of utility and position are the right propensities under both click models.",
+            PARTLY: "Curves of utility and position are the right form under both click models, but intervals count "
+            "what was learned as given, and learned curves err where the log says little.",
+        },
+    ),
+    Claim(
+        "The same on real logs",
+        "section 6, future work",
+        "open-bandit",
+        ("DRos with the isotonic reward", "DM with", "DRos errs", "DR errs", "DM errs", "switch DR"),
+        "Open Bandit's sample of real logs.",
+        {NOT: "The sample has 42 clicks, which decide nothing; simulated logs are the row above."},
+    ),
+)
+
+UNTESTED = (  # claims without a study: says, where, why not
+    (
+        "Learning the layer on a separate holdout makes it more robust under shift than joint training",
+        "section 3.2",
+        "The downstream study learns it on randomised rows only; joint training under shift has no study.",
+    ),
+    (
+        "Teams retired dozens of calibration models and improved business metrics",
+        "conclusion",
+        "A statement about one company's systems.",
+    ),
+)

@@ -1,0 +1,289 @@
+"""Claims of the paper that its tables, figures and sections 3 to 5 make, in their order.
+
+Explanations are keyed by the outcome they are written for; each says what the design makes true, not a figure.
+"""
+
+from __future__ import annotations
+
+from research.claim import HELD, NOT, PARTLY, Claim
+
+TABLES = (
+    Claim(
+        "The layer can represent any monotone curve, and finds the best monotone fit of one that is not",
+        "section 3.4, figure 2",
+        "expressiveness",
+        ("square that falls", "square is"),
+        "Two targets, as in the paper.",
+        {HELD: "A piecewise-linear curve with enough buckets does; nothing is left to chance here."},
+    ),
+    Claim(
+        "The output never falls as the input rises",
+        "section 3.3",
+        "expressiveness",
+        ("no fitted curve falls",),
+        "The same two targets, one of which falls.",
+        {HELD: "Slopes are never negative, whatever the weights; the tests try arbitrary ones."},
+    ),
+    Claim(
+        "Without the constraint the layer fits any continuous shape",
+        "section 3.3",
+        "expressiveness",
+        ("without the constraint",),
+        "The target that falls.",
+        {HELD: "Slopes of either sign follow it up and down."},
+    ),
+    Claim(
+        "The constraint regularises: it prevents local over-fitting where data are sparse",
+        "section 3.5",
+        "lattice",
+        (
+            "lower log loss than an unconstrained lattice (simulated, 500",
+            "lower log loss than an unconstrained lattice",
+        ),
+        "The same lattice with and without it, on 500 to 20,000 rows, simulated and real.",
+        {
+            HELD: "The fewer the rows, the more of what a free lattice follows is noise.",
+            PARTLY: "It helps where rows are few; with many rows there is little noise left to keep out.",
+            NOT: "With settings tuned on held-out rows, the free lattice chooses few vertices, which regularises too.",
+        },
+    ),
+    Claim(
+        "Calibrating sparse downstream tasks with the layer raises the AUC of Share and Comment, and keeps that of "
+        "Like",
+        "table 1",
+        "downstream",
+        ("Share AUC", "Comment AUC", "Like AUC"),
+        "A multi-task model over-fitted to sparse labels, retrained daily, blind to the platform.",
+        {
+            HELD: "A monotone curve changes no order within a platform: all of the gain is in telling platforms apart, "
+            "which the model cannot. Where it sees the platform, the same study finds no such gain.",
+            PARTLY: "A monotone curve changes no order within a platform, so it can only gain by telling platforms "
+            "apart; with few positives that is not beyond chance for every task.",
+            NOT: "A monotone curve changes no order within a platform; telling platforms apart was not enough.",
+        },
+    ),
+    Claim(
+        "The daily mean score varies less and is nearer to the label mean",
+        "figure 3",
+        "downstream",
+        ("the daily mean score",),
+        "The same model and days.",
+        {
+            HELD: "The curves are fitted to two weeks of randomised rows, which average out what a day's model makes "
+            "of its own day, and know nothing of the weight of positives.",
+            PARTLY: "That it is nearer to the label mean is true by construction; that it swings less is not.",
+        },
+    ),
+    Claim(
+        "It is the layer that steadies and corrects the scores",
+        "section 4.2, as we read it",
+        "downstream",
+        ("the daily mean varies less than", "the daily mean is", "Share and Comment rank better", "the layer's daily"),
+        "The same, against baselines that are given the same randomised rows.",
+        {
+            HELD: "A baseline that is given the same rows, even with its known inflation taken back, swings more.",
+            PARTLY: "Much of what steadies and corrects the scores is in the rows, or in a correction that is known "
+            "beforehand: a baseline that is given them does as well in part.",
+            NOT: "What steadies the scores is the rows: a baseline that is given them too is as steady, and as near.",
+        },
+    ),
+    Claim(
+        "Calibrated downstream scores lift engagement, quality and the health of the ecosystem on live traffic",
+        "table 2",
+        "notifications",
+        ("for the same budget, the layer lifts", "sending what is worth it, the layer lifts"),
+        "Notifications sent by predicted value or within a budget, from the model of table 1.",
+        {
+            HELD: "Calibration changes what is sent: the order between tasks and platforms, and how much.",
+            PARTLY: "An inflated control sends nearly everything, so calibration must lose sessions where it sends "
+            "what is worth it, and gains value there; within a budget it can only change the order between tasks and "
+            "platforms.",
+            NOT: "What is sent hardly changes: within a task and a platform the order is the same.",
+        },
+    ),
+    Claim(
+        "The isotonic head predicts the log better: AUC rises, NE falls",
+        "table 3",
+        "offline-debiasing",
+        ("isotonic head's click", "isotonic head's like"),
+        "A feed with position and device bias.",
+        {HELD: "It is told the position, which explains part of every label."},
+    ),
+    Claim(
+        "The inference head keeps AUC on the log at a slight cost in NE",
+        "table 3",
+        "offline-debiasing",
+        (
+            "inference head's click AUC",
+            "inference head's like AUC",
+            "inference head's click NE",
+            "inference head's like NE",
+        ),
+        "The same feed.",
+        {
+            PARTLY: "A log rewards whoever predicts its positions. Our logger ranks well, so that leaving position out "
+            "costs AUC there, while the ranking by true relevance, which the paper could not see, improves.",
+        },
+    ),
+    Claim(
+        "Position Dropout is no substitute: it loses AUC on Like, gains on Click, and NE rises",
+        "table 3",
+        "offline-debiasing",
+        ("Position Dropout at .15",),
+        "The same feed, at the paper's rate.",
+        {
+            HELD: "A dropped position is a guess over all positions.",
+            PARTLY: "Signs of changes this small depend on the log; that it ranks worse than the inference head does "
+            "not.",
+            NOT: "Signs of changes this small depend on the log; that it ranks worse than the inference head does not.",
+        },
+    ),
+    Claim(
+        "The NE of the inference head rises because it is nearer to relevance, not because it is worse",
+        "section 5.6",
+        "offline-debiasing",
+        ("inference head ranks click", "inference head ranks like", "inference head's click NE rises"),
+        "The same feed, judged by true relevance.",
+        {
+            HELD: "The head explains position by curves, so that the backbone need not; NE on the log is the price.",
+            PARTLY: "It is nearer to relevance than the baseline and than dropout; NE need not rise for that.",
+        },
+    ),
+    Claim(
+        "The inference head lifts live metrics",
+        "table 4",
+        "ab-test",
+        ("inference head lifts clicks", "inference head lifts"),
+        "Simulated users who answer every ranking; a two-sided t-test, and dropout at its best rate.",
+        {
+            HELD: "Lifts are larger than the paper's: our control has learned more bias.",
+            PARTLY: "It lifts over the control; dropout at its best rate, chosen after the fact, does as well on some "
+            "metrics.",
+        },
+    ),
+    Claim(
+        "Position Dropout lifts no live metric at any rate",
+        "table 4",
+        "ab-test",
+        ("Position Dropout 0.05", "Position Dropout"),
+        "The same users, at every rate of the paper's grid.",
+        {
+            HELD: "At no rate is the lift beyond what a test of this size can see.",
+            PARTLY: "Rarely dropped, position takes much of the bias with it, and masking it when serving does little "
+            "harm in a world whose users differ in little else: low rates do lift.",
+            NOT: "Position as a feature takes much of the bias with it, and masking it when serving does little harm "
+            "in a world whose users differ in little else.",
+        },
+    ),
+    Claim(
+        "The baseline under-predicts at the top and over-predicts below",
+        "section 5.6, table 5",
+        "observed-over-expected",
+        ("baseline's O/E is below", "baseline's O/E is above"),
+        "A feed with ad slots at positions 4 and 5 that are governed by an auction and left out.",
+        {HELD: "A model without position predicts the mean over positions."},
+    ),
+    Claim(
+        "The debiased model is nearer to O/E of 1 at every position, most of all at position 6",
+        "table 5",
+        "observed-over-expected",
+        ("the served, debiased model is nearer to 1 at position 6", "the served, debiased", "it gains most"),
+        "The same feed.",
+        {
+            PARTLY: "A model that is not told the position cannot have O/E of 1 at each: what gains at one position is "
+            "lost at another. The isotonic head, which is told, is nearer over all.",
+            NOT: "A model that is not told the position cannot have O/E of 1 at each. The isotonic head, which is "
+            "told, is nearer over all.",
+        },
+    ),
+    Claim(
+        "Click falls with depth, Skip rises, and platform and position interact",
+        "figures 5 and 6",
+        "learned-curves",
+        ("Click falls", "Skip rises", "the gap from", "curves of every", "learned curves take"),
+        "A feed whose true curves are known.",
+        {HELD: "Curves of every combination come nearer to the true ones than sums of a curve per feature."},
+    ),
+    Claim(
+        "A weight of .7 to .8 on the isotonic head debiases best",
+        "section 5.2",
+        "loss-weights",
+        ("ranking at beta .7-.8 is better than at beta 0.9", "ranking at beta", "the detached anchor", "and is calib"),
+        "A map of beta, anchor and overlap of the logging policy.",
+        {
+            HELD: "More weight on the inference head pulls relevance to the clicks, less leaves it without a level.",
+            PARTLY: "The less the inference head pulls at the shared layers, the better they rank. The paper's range "
+            "is a compromise with calibration, which a detached anchor makes unnecessary.",
+            NOT: "The less the inference head pulls at the shared layers, the better they rank.",
+        },
+    ),
+    Claim(
+        "Some weight on the inference head is needed to keep served scores calibrated and steady",
+        "section 5.2",
+        "loss-weights",
+        ("without alpha",),
+        "The same map, with the joint anchor.",
+        {
+            HELD: "Nothing else fixes the level of the inference head.",
+            PARTLY: "Nothing else fixes the level of the inference head; steadiness is another matter, since the "
+            "inference loss also follows what is particular to each log.",
+        },
+    ),
+    Claim(
+        "Platt scaling and a calibrator per task leave ranking flat",
+        "section 5.3",
+        "per-task-isotonic",
+        ("isotonic, one per task is flat", "Platt, one per task is flat"),
+        "Twelve tasks of a feed.",
+        {HELD: "A monotone map of a task's score changes no order within the task."},
+    ),
+    Claim(
+        "One layer calibrates every task and context at least as well as a calibrator for each",
+        "sections 1.4 and 5.3",
+        "per-task-isotonic",
+        ("the layer, isotonic head has lower NE than isotonic, one per task and context", "the layer,"),
+        "The same tasks, by position and device: the exact layer, and the head that is learned inside the model.",
+        {
+            HELD: "Both forms of the layer share what positions and tasks have in common.",
+            PARTLY: "The exact layer does, since it shares what contexts have in common. The head that is learned by "
+            "gradient sums the effects of position and device and serves the ranking too; calibrators fitted to each "
+            "context afterwards do neither and can be nearer.",
+        },
+    ),
+    Claim(
+        "Keeping the head at serving costs about 5% of CPU",
+        "section 5.7",
+        "overhead",
+        ("the head as the paper lists it costs about 5% of CPU (medium", "the head as the paper lists it"),
+        "Rankers of three sizes on one core.",
+        {
+            PARTLY: "It depends on the ranker: the listing builds a vector of all buckets per row, which a large "
+            "network hides and a small one does not. Kept as a table, the head costs a small part of that.",
+            NOT: "The listing builds a vector of all buckets per row, which none of these rankers hides. Kept as a "
+            "table, the head costs a small part of that.",
+        },
+    ),
+    Claim(
+        "Distilled into a shallow network it loses less than 0.1% of AUC",
+        "section 5.7",
+        "overhead",
+        ("distilling loses less than 0.1% AUC on average", "distilling"),
+        "The same rankers.",
+        {
+            HELD: "A shallow network has room for a curve per context.",
+            "held in direction": "On average, clearly; on the worst task the interval reaches the bound.",
+        },
+    ),
+    Claim(
+        "The layer adapts as data arrive; inverse propensities need estimating again",
+        "conclusion",
+        "incremental",
+        ("bias grows: isotonic ranks better than IPS", "bias grows", "bias fades"),
+        "A year of daily updates during which position bias grows or fades.",
+        {
+            HELD: "Curves learn from every day's log like everything else.",
+            PARTLY: "Where bias grows, the joint loss falls behind: the inference head keeps learning from clicks that "
+            "are ever more biased. The detached anchor is the remedy, in the same table.",
+        },
+    ),
+)

@@ -1,0 +1,133 @@
+"""Calibrators on many real tasks: the tasks of ``benchmarks.real`` that are not used for choosing, all rows of each.
+
+The design, stated before any run. Tasks are scored rows with a binary outcome and one or two segment columns, from
+short videos (KuaiRand), flights and surveys; the base models did not see the segments. A hash of a task's name puts it
+in one of two halves: whatever was chosen for the calibrator was chosen on the other half. Every calibrator is fitted to
+the same rows and judged on the same test rows by log loss, ECE and the error of observed over expected by segment; for
+each task methods are ranked, and the mean rank over the tasks is what counts, with an interval over tasks. Nothing is
+fetched here: tasks whose tables ``python -m benchmarks real`` has not built yet are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from research.charts import intervals
+from research.data import kuairand_path
+from research.datasets import DataAbsent
+from research.result import Finished, Numbers, Part, Result, Row, Unit, certain, estimate
+
+CLAIM = "One layer with a context does the work of the calibrators that would be fitted to each segment and task."
+PAPER = "sections 1.4 and 4, no public data"
+METRICS = {"log_loss": "log loss", "ece": "ECE", "oe": "O/E error by segment"}
+OURS = "isolayer"
+LOADS = ("benchmarks.real.flights", "benchmarks.real.kuairand", "benchmarks.real.surveys")  # by the list of tasks
+QUICK_TASKS = 2
+SLOW = ("MCGrad",)  # left to the benchmark
+
+
+def units(quick: bool, seeds: int | None = None) -> list[Unit]:
+    """One unit per task; nothing is drawn, so there is one seed."""
+    from benchmarks.real.tasks import catalogue
+
+    tasks = list(catalogue("report"))
+    if quick:
+        tasks = [task for task in tasks if task.startswith("kuairand")][:QUICK_TASKS]
+    return [Unit(0, task, quick, cost=2.0 if quick else 5.0) for task in tasks]
+
+
+def run_unit(unit: Unit) -> Numbers:
+    """Every metric of every method on one task."""
+    from benchmarks.real.judge import Judge
+    from benchmarks.real.tasks import load
+    from benchmarks.real.units import METHODS
+
+    if not there(unit.setting):
+        raise DataAbsent(
+            f"{unit.setting}: expected its table, got nothing there; to get it: python -m benchmarks real, online, or "
+            "KuaiRand's files in $ISOLAYER_DATA (licence CC BY-SA 4.0)"
+        )
+    task = load(unit.setting)
+    fit, test = (rows[:3_000] if unit.quick else rows for rows in (task.fit, task.test))
+    judge = Judge(test, 0)
+    numbers: Numbers = {"rows": len(test)}
+    for name, method in METHODS.items():
+        if name not in SLOW:
+            found = judge(np.asarray(method(fit, test), float))
+            numbers |= {f"{name} {metric}": found[metric][0] for metric in METRICS}
+    return numbers
+
+
+def there(task: str) -> bool:
+    """Whether a task's rows can be had without fetching anything: built before, or from KuaiRand's files."""
+    from benchmarks.real.tasks import table_of
+
+    return table_of(task).exists() or (task.startswith("kuairand") and kuairand_path().exists())
+
+
+def methods_of(finished: Sequence[Finished]) -> list[str]:
+    """The methods that every task has, ours first."""
+    names = [key.removesuffix(" log_loss") for key in finished[0].numbers if key.endswith(" log_loss")]
+    return [name for name in names if all(f"{name} log_loss" in one.numbers for one in finished)]
+
+
+def ranks(finished: Sequence[Finished], metric: str) -> dict[str, NDArray[np.float64]]:
+    """The rank of every method on each task, 1 for the best, ties shared; ``[tasks]`` each.
+
+    >>> done = [Finished(Unit(0), {"a log_loss": 0.5, "b log_loss": 0.4, "c log_loss": 0.5})]
+    >>> {name: rank.tolist() for name, rank in ranks(done, "log_loss").items()}
+    {'a': [2.5], 'b': [1.0], 'c': [2.5]}
+    """
+    names = methods_of(finished)
+    table = np.array([[one.numbers[f"{name} {metric}"] for name in names] for one in finished])  # [tasks, methods]
+    below = (table[:, :, None] > table[:, None, :]).sum(2)
+    equal = (table[:, :, None] == table[:, None, :]).sum(2)
+    placed = 1 + below + (equal - 1) / 2
+    return dict(zip(names, placed.T, strict=True))
+
+
+def summarise(finished: Sequence[Finished]) -> Result:
+    """Mean ranks over the tasks, and by how much ours is above or below each peer."""
+    found = {metric: ranks(finished, metric) for metric in METRICS}
+    names = methods_of(finished)
+    rows = [
+        Row(name, f"mean rank by {what}", estimate(found[metric][name]), digits=2)
+        for metric, what in METRICS.items()
+        for name in names
+    ]
+    rows.append(Row("tasks", "number", certain(len(finished)), digits=0))
+    parts = [
+        Part(
+            f"{OURS} ranks before {name} by {what}, over the tasks",
+            estimate(found[metric][OURS] - found[metric][name]),
+            below=0,
+        )
+        for metric, what in METRICS.items()
+        for name in names
+        if name != OURS
+    ]
+    series = [
+        {"method": name, "metric": f"mean rank by {what}", **estimate(found[metric][name])._asdict()}
+        for metric, what in METRICS.items()
+        for name in names
+    ]
+    return Result(tuple(rows), tuple(parts), {"rows": series}, _note(finished, found["log_loss"]))
+
+
+def _note(finished: Sequence[Finished], by_loss: dict[str, NDArray[np.float64]]) -> str:
+    lost = [one.unit.setting for one, rank in zip(finished, by_loss[OURS], strict=True) if rank > 1]
+    rows = sum(int(one.numbers["rows"]) for one in finished)
+    return (
+        f"Real data: {len(by_loss)} calibrators on {len(finished)} tasks and {rows:,} test rows that nothing "
+        f"was chosen on. Ours is not the best by log loss on {len(lost)}: {', '.join(lost) or 'none'}."
+    )
+
+
+def chart(series: dict[str, Any]) -> Any:
+    """Mean rank of every method with its interval over tasks."""
+    order = list(dict.fromkeys(row["method"] for row in series["rows"]))
+    return intervals(series["rows"], y="method", panel="metric", order=order, columns=3, ours=OURS)

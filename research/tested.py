@@ -1,0 +1,97 @@
+"""What each study does, in one sentence for somebody who has read nothing else; shown beside its outcome."""
+
+from __future__ import annotations
+
+TESTED = {
+    "expressiveness": (
+        "The layer is trained on y = x^2 and on a curve that falls at the end, and compared with the best monotone fit."
+    ),
+    "downstream": (
+        "A model of sparse outcomes is retrained daily for two weeks; each day's predictions for the next are "
+        "compared with and without curves learned on randomised sessions, by AUC and by their daily mean."
+    ),
+    "offline-debiasing": (
+        "Models are trained on a simulated log with position bias and compared on another log by AUC and NE, and "
+        "against the true relevance that the simulator knows."
+    ),
+    "observed-over-expected": (
+        "Two models each serve traffic of their own, and at every position the clicks they got are divided by those "
+        "they had predicted."
+    ),
+    "learned-curves": (
+        "The curves that a dual head learns for every task, position and platform are compared with those that the "
+        "simulator draws clicks from."
+    ),
+    "loss-weights": (
+        "Dual heads are trained over a map of loss weights, anchors and logging policies, and ranking and "
+        "calibration are measured at each point."
+    ),
+    "notifications": (
+        "Arms that decide which notifications to send, by scores with and without calibration, serve the same "
+        "members, and a paired t-test compares what they earn."
+    ),
+    "ab-test": (
+        "Arms that rank by models with and without debiasing serve simulated users of their own, and a t-test "
+        "compares what the users do."
+    ),
+    "per-task-isotonic": (
+        "Twelve tasks of one model are calibrated by one calibrator per task, one per task and context, or one "
+        "layer, and compared on held-out rows."
+    ),
+    "overhead": (
+        "The time of rankers of three sizes is measured with and without the isotonic head in several forms, and so "
+        "is the AUC that distilling it loses."
+    ),
+    "incremental": (
+        "For a year every model predicts each day before it learns from it, while position bias grows or fades."
+    ),
+    "debias-benchmark": (
+        "Rankers are trained on biased clicks by many methods and compared by nDCG against the true relevance that "
+        "the simulator knows."
+    ),
+    "boosted-trees": (
+        "Boosted trees are trained on biased clicks in six ways and compared by nDCG against true relevance."
+    ),
+    "debias-tuning": (
+        "The settings of every method of the debiasing benchmark are tried on seeds that no figure is reported on."
+    ),
+    "lattice": (
+        "Four learners predict an outcome that rises with two inputs, and are compared by log loss and by how often "
+        "they get the order wrong."
+    ),
+    "segments": (
+        "A million advertisers are calibrated from a log of 20 million rows in several ways, and compared by how far "
+        "held-out predictions are from the true probability."
+    ),
+    "off-policy": (
+        "The clicks that two new rankings would get are estimated from the log of an old one, a hundred times per "
+        "click model, and compared with what simulated users do."
+    ),
+    "position-prediction": (
+        "What is served without knowing the position is compared, by log loss on more traffic, between one curve and "
+        "averages over predicted positions."
+    ),
+    "kuairand": ("Calibrators are fitted to real clicks by tab on some days and compared on later days."),
+    "kuairand-tasks": (
+        "Eight real outcomes are calibrated by tab, by one layer or by a calibrator for each, and compared on later "
+        "days."
+    ),
+    "kuairand-fields": (
+        "Calibrators that see all fields of real clicks are fitted on some days and compared on later days and on "
+        "users they have not seen."
+    ),
+    "real-tasks": (
+        "Calibrators are fitted to real tasks that nothing was chosen on, and ranked on each task's test rows."
+    ),
+    "mslr-clicks": (
+        "Clicks are simulated on documents graded by people, rankers are trained on them, and compared by nDCG "
+        "against the grades."
+    ),
+    "open-bandit": (
+        "The click rate of one logged policy is estimated from the log of another, and compared with the rate it had."
+    ),
+    "ads-calibration": (
+        "Calibrators by field are fitted over a base model on whichever public ads data are there, and compared on "
+        "held-out rows."
+    ),
+}

@@ -1,0 +1,187 @@
+"""The studies of the paper's future work and of real fields: their parts can come out either way, and their tools are
+checked against cases with a known answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from research import kuairand_fields, lattice, loss_weights, off_policy, real_tasks, segments
+from research.result import Finished, Unit
+
+
+def done(module, number):
+    """Finished units whose every number is ``number(setting, key)``, with a little of the seed in it."""
+
+    class Told(dict):
+        def __init__(self, unit):
+            super().__init__()
+            self.unit = unit
+
+        def __contains__(self, key):
+            return "MCGrad" not in str(key)
+
+        def __missing__(self, key):
+            value = number(self.unit.setting, key) + 1e-6 * self.unit.seed
+            return [value, value + 1e-6] if key.endswith("draws") else value
+
+    return [Finished(unit, Told(unit)) for unit in module.units(True, 2)]
+
+
+def lost(result):
+    return [part.says for part in result.parts if part.held == "did not hold"]
+
+
+def test_off_policy_verdict_goes_either_way():
+    def good(setting, key):
+        return 0.97 if key.endswith("covered") else 0.01 if "curves, learned" in key else 0.2
+
+    assert off_policy.summarise(done(off_policy, good)).held == "held"
+    narrow = off_policy.summarise(done(off_policy, lambda s, k: 0.5 if k.endswith("covered") else good(s, k)))
+    assert len(lost(narrow)) == 4
+    assert all("cover" in says for says in lost(narrow))
+    by_position = lost(off_policy.summarise(done(off_policy, lambda s, k: 0.001 if "by position" in k else good(s, k))))
+    assert any("weights by position alone" in says for says in by_position)
+
+
+def test_true_propensities_value_a_ranking_without_bias():
+    world = off_policy.debias_feed("position", seed=3)
+    log = world.log(8_000, seed=1)
+    direction = off_policy._direction(log, "better")
+    truth = off_policy._true_value(world, direction, 20_000, seed=2)
+    new = off_policy.ranked_positions(log["features"] @ direction, log["session"])
+    chance = off_policy.true_chances(log)
+    weight = chance[log["grade"], new] / chance[log["grade"], log["position"]]
+    value, error = off_policy.weighted(log, weight)
+    assert abs(value - truth) < 3 * error
+    logged, _ = off_policy.weighted(log, np.ones(len(new)))
+    assert abs(logged - truth) > 3 * error  # the ranking matters
+
+
+def test_lattice_verdict_goes_either_way():
+    def good(setting, key):
+        return 0.0 if "violations" in key else 0.4 if key == "lattice loss" else 0.5
+
+    result = lattice.summarise(done(lattice, lambda s, k: good(s, k) - 1e-5 * ("violations" in k)))
+    assert result.held == "held"
+    worse = lost(lattice.summarise(done(lattice, lambda s, k: 0.3 if k == "booster, monotone loss" else good(s, k))))
+    assert worse
+    assert all("monotone booster" in says or "never falls" in says for says in worse)
+
+
+@pytest.mark.parametrize("method", lattice.METHODS)
+def test_every_learner_finds_a_simple_truth_and_declared_ones_keep_the_order(method):
+    train, test = lattice.rows_of("simulated", 2_000, 0, quick=True)
+    predict = lattice.tuned(method, train, 0)
+    rate = train.label.mean()
+    constant = -np.mean(test.label * np.log(rate) + (1 - test.label) * np.log(1 - rate))
+    prob = 1 / (1 + np.exp(-predict(test.inputs)))
+    assert -np.mean(np.where(test.label == 1, np.log(prob), np.log(1 - prob))) < constant - 0.05
+    if method in (lattice.LATTICE, lattice.BOOSTED):
+        assert lattice.violations(predict, test.inputs, 0) == 0
+
+
+def test_the_simulated_outcome_rises_where_it_is_said_to():
+    rng = np.random.default_rng(0)
+    low = rng.random((500, 3))
+    for at in range(lattice.DECLARED):
+        high = low.copy()
+        high[:, at] = low[:, at] + (1 - low[:, at]) * rng.random(500)
+        assert (lattice.true_logit(high, monotone=True) >= lattice.true_logit(low, monotone=True)).all()
+    assert (lattice.true_logit(high, monotone=False) < lattice.true_logit(low, monotone=False)).any()
+
+
+def test_segments_verdict_goes_either_way():
+    def good(setting, key):
+        return 1e-3 if key.startswith(("exact", "layer")) else 2e-3
+
+    assert segments.summarise(done(segments, good)).held == "held"
+    bad = lost(segments.summarise(done(segments, lambda s, k: 9e-3 if k.startswith("layer, rank 4 ") else good(s, k))))
+    assert any("as good as exact" in says for says in bad)
+    assert any("unseen" in says for says in bad)
+
+
+def test_excess_loss_is_zero_for_the_truth_and_counts_sizes_apart(tmp_path):
+    rng = np.random.default_rng(0)
+    world = segments.World(rng.normal(0, 0.5, 300), np.ones(300))
+    counts = segments.write(tmp_path / "log.parquet", world, 20_000, rng)
+    assert counts.sum() == 20_000
+    assert counts[0] > 10 * max(counts[200:].max(), 1)  # Zipf's law
+    test = world.draw(5_000, rng)
+    size = np.zeros(5_000, np.int64)
+    assert segments.excess(test["prob"], test, size)["all"] == pytest.approx(0, abs=1e-12)
+    assert segments.excess(test["prob"] / 2, test, size)["unseen"] > 0.01
+    rows = sum(len(label) for _, _, label in segments.batches(tmp_path / "log.parquet"))
+    assert rows == 20_000
+
+
+def test_a_process_of_its_own_gives_the_same_probabilities(tmp_path):
+    rng = np.random.default_rng(0)
+    world = segments.World(rng.normal(0, 0.5, 50), np.ones(50))
+    path = tmp_path / "log.parquet"
+    segments.write(path, world, 5_000, rng)
+    asked = segments.Fit(segments.RANK, path, world.draw(500, rng), 50, 0)
+    prob, seconds, gigabytes = segments.alone(asked)
+    np.testing.assert_array_equal(prob, segments.measured(asked)[0])
+    assert seconds > 0
+    assert gigabytes >= 0
+
+
+def test_fields_verdict_goes_either_way():
+    def good(setting, key):
+        return 10 if key in ("rows", "fields", "unseen rows") else 0.1 if key.startswith("all fields") else 0.2
+
+    assert kuairand_fields.summarise(done(kuairand_fields, good)).held == "held"
+    trees = kuairand_fields.summarise(done(kuairand_fields, lambda s, k: 0.05 if k.startswith("trees") else good(s, k)))
+    assert [says.endswith("trees from the score") for says in lost(trees)] == [True] * 3
+    assert "not as a comparison" in trees.verdict
+
+
+def test_the_network_rises_with_the_score_whatever_its_weights():
+    torch.manual_seed(0)
+    network = kuairand_fields.MonotoneNetwork([5, 3]).double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(0, 0.3)
+    ids = torch.stack([torch.randint(0, 6, (200,)), torch.randint(0, 4, (200,))], dim=1)
+    score = torch.linspace(-6, 6, 200).double()
+    for row in ids[:20]:
+        assert (network(score, row.expand(200, -1)).diff() > 0).all()
+
+
+def test_new_values_of_a_field_are_told_from_known_ones():
+    def rows(tab, length):
+        count = len(tab)
+        fields = {"tab": np.array(tab), "length": np.array(length, float)}
+        return kuairand_fields.Rows(
+            np.zeros(count), np.zeros(count, int), np.arange(count), np.ones(count, bool), fields
+        )
+
+    known, asked = kuairand_fields.coded(rows(["a", "b"], [1, 2]), rows(["b", "c"], [3, np.nan]))
+    assert known[:, 1].tolist() == [0, 1]
+    assert asked[:, 1].tolist() == [1, -1]
+    binned = kuairand_fields._binned(rows(["a", "b"] * 20, range(40)), rows(["b", "c"], [3, np.nan]))[1]
+    assert binned[1, 2] == 0
+    assert binned[0, 2] >= 0
+
+
+def test_ranks_are_those_of_scipy():
+    from scipy import stats
+
+    rng = np.random.default_rng(0)
+    table = rng.integers(0, 4, (6, 5)) / 10
+    finished = [
+        Finished(Unit(0, str(at)), {f"m{i} log_loss": value for i, value in enumerate(row)})
+        for at, row in enumerate(table)
+    ]
+    found = np.stack(list(real_tasks.ranks(finished, "log_loss").values()), axis=1)
+    np.testing.assert_array_equal(found, stats.rankdata(table, axis=1))
+
+
+def test_the_map_of_weights_is_read_back_from_its_names():
+    for (anchor, overlap), betas in loss_weights.BETAS.items():
+        for beta in betas:
+            assert loss_weights.asked(loss_weights.named(beta, anchor, overlap)) == (beta, anchor, overlap)
+    settings = {unit.setting for unit in loss_weights.units(False)}
+    assert {loss_weights.named(beta, "joint", "some") for beta in loss_weights.BEST} <= settings

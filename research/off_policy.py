@@ -9,7 +9,8 @@ expectation. The ways to value it:
 
     logged clicks          as if the ranking did not matter
     by position, learned   clicks weighted by the examination of the new position over that of the old, harvested from
-                           items that were shown at several positions; right under position bias only
+                           items that were shown at several positions; right under position bias only. Where a
+                           log does not tell it, the click rate of the position stands in
     curves, learned        `isolayer.debias.evaluate`: clicks weighted by learned curves of utility and position
     curves alone           what these curves expect, without the clicks
     true propensities      clicks weighted by the simulator's own chances: what nobody has
@@ -107,7 +108,7 @@ def _values(log: Columns, new: NDArray[np.int64], learned: tuple[Any, Floats]) -
     """What each method says the new ranking earns."""
     curves, relevance = learned
     told = evaluate({**log, "relevance": relevance}, log["position"], new, curves=curves, least_share=0.0)
-    seen = np.asarray(harvest(log["item"], log["position"], log["click"]).examination(POSITIONS), float)
+    seen = examination(log)
     chance = true_chances(log)
     old, grade = log["position"], log["grade"]
     return {
@@ -117,6 +118,19 @@ def _values(log: Columns, new: NDArray[np.int64], learned: tuple[Any, Floats]) -
         MODEL: (told.modelled, 0.0),
         TRUE: weighted(log, chance[grade, new] / chance[grade, old]),
     }
+
+
+def examination(log: Mapping[str, NDArray[Any]]) -> Floats:
+    """Examination by position, relative to the first: harvested, or the click rate where a log does not tell it.
+
+    >>> log = {"item": np.arange(4), "position": np.array([0, 0, 1, 1]), "click": np.array([1, 1, 1, 0])}
+    >>> examination(log)[:2].tolist()
+    [1.0, 0.5]
+    """
+    found = np.asarray(harvest(log["item"], log["position"], log["click"]).examination(POSITIONS), float)
+    rows = np.maximum(np.bincount(log["position"], minlength=POSITIONS), 1)
+    rate = np.bincount(log["position"], log["click"], POSITIONS) / rows
+    return np.where(np.isfinite(found), found, rate / rate[0])
 
 
 def weighted(log: Mapping[str, NDArray[Any]], weight: Floats) -> Value:

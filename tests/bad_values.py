@@ -278,7 +278,10 @@ def ids(valid: Any = IDS, rows: int | str = N, n: int = N) -> Param:
     rule = "context 'position': expected %s"
     return param.but(
         missing=({}, "context: expected ids for 'position', got keys []; add them, or pass -1 for unknown"),
-        a_list=({"position": [0] * N}, rule % "integer ids, got [0, 0, 0, 0]; number the values from 0"),
+        a_list=(
+            {"position": ["top"] * N},
+            rule % "integer ids, got ['top', 'top', 'top', 'top']; number the values from 0",
+        ),
         floats=({"position": torch.zeros(N)}, rule % "integer ids, got torch.float32; call .long()"),
         shape=(
             {"position": torch.zeros(N, 2, dtype=torch.int64)},

@@ -263,7 +263,13 @@ CONTEXT = Param(
     {"device": SEGMENT},
     {
         "missing": ({"x": SEGMENT}, "column device: expected it in the frame, got only ['x']; add it"),
-        "a number": (3, "frame: expected a frame with the columns ['device'], got a int; give one"),
+        "a number": (
+            3,
+            (
+                "frame: expected a frame with the columns ['device'], got a int; give a dict of columns, such as "
+                "{'device': values}"
+            ),
+        ),
         "short": ({"device": SEGMENT[:3]}, LENGTHS),
         "2-D": ({"device": np.full((N, 2), "a")}, r"~context device: expected .*"),
         "complex": ({"device": np.full(N, 1j)}, r"~context device: expected strings, integers or booleans, got .*"),
@@ -1562,8 +1568,8 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "context": setting("a mapping from names", "give ids of each feature", valid=LISTS).but(
                 missing=(IDS, "context: expected 'session', the list of each row, got ['position']; add it"),
                 a_list=(
-                    {**IDS, "session": [0] * N},
-                    "context 'session': expected integer ids, got [0, 0, 0, 0]; number the values from 0",
+                    {**IDS, "session": ["a"] * N},
+                    "context 'session': expected integer ids, got ['a', 'a', 'a', 'a']; number the values from 0",
                 ),
             )
         },

@@ -12,9 +12,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
+from isolayer import ContextIsotonicLayer, IsotonicCalibrator
 from isolayer.errors import InputError
 from isolayer.fitting.columns import labels, numbers, weights
 from isolayer.fitting.frames import column, column_names, columns, read_rows, refuse_missing, times
@@ -166,3 +169,27 @@ def test_the_score_is_the_column_named_or_called_so_or_left_over():
         read_rows([1.0], score="raw")
     with pytest.raises(InputError, match="column other: expected it in the frame, got only"):
         read_rows(frame, ["device"], score="other")
+
+
+def test_a_lazy_frame_can_be_fitted_as_a_table():
+    rows = {
+        "score": np.tile([0.0, 1.0, 2.0, 3.0], 50),
+        "label": np.tile([0, 1, 0, 1], 50),
+        "device": ["tv", "web"] * 100,
+    }
+    lazy, eager = (
+        IsotonicCalibrator(("device",)).fit_table(pl_frame(rows)) for pl_frame in (pl.LazyFrame, pl.DataFrame)
+    )
+    assert_array_equal(lazy.curves_.values, eager.curves_.values)
+
+
+def test_contexts_may_be_tensors_and_lists():
+    device = np.tile([0, 1], 200)
+    label = np.tile([0, 1, 1, 1], 100)
+    curves = IsotonicCalibrator(("device",)).fit({"score": np.zeros(400), "device": device}, label).curves_
+    expected = curves.predict_proba([0.0, 0.0], {"device": np.array([0, 1])})
+    assert expected[0] < expected[1]
+    assert_array_equal(curves.predict_proba([0.0, 0.0], {"device": torch.tensor([0, 1])}), expected)
+    layer = ContextIsotonicLayer({"device": 2})
+    logit = torch.zeros(2)
+    assert torch.equal(layer(logit, {"device": [0, 1]}), layer(logit, {"device": torch.tensor([0, 1])}))

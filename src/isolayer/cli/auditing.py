@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from isolayer.cli.clusters import INDEPENDENT, Cluster, Date
-from isolayer.cli.columns import LABELS, SCORES, column, distinct, names, scale_of
+from isolayer.cli.columns import LABELS, SCORES, column, distinct, names, refuse_text_scores, scale_of
 from isolayer.cli.files import check_output
 from isolayer.cli.judgement import Judgement, pronounce
 from isolayer.cli.logs import Json, Log, name_of, read
@@ -82,6 +82,7 @@ def audit(
         cluster, date = clusters_as_fitted(cluster, date, fitted, columns)
     raw = column(rows.score, "--score", SCORES, columns, name_of(log))
     label = column(rows.label, "--label", LABELS, columns)
+    refuse_text_scores(table, raw)
     given: Any = scale_of(rows.scale, raw)
     if fitted is not None:
         table = fitted.apply_table(table, score=raw, prob=prob)

@@ -28,16 +28,12 @@ def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[An
     if cluster is None and date is None:
         return table, None, None
     from isolayer.curves.export.sql import own_name
+    from isolayer.tables.holdout import days
 
     option, given = ("--cluster", cluster) if cluster is not None else ("--date", date)
     name = column(given, option, (), table.columns)
-    values = table[name]
-    if values.type().is_timestamp():
-        values = values.date()
-    if not values.type().is_integer():
-        values = values.cast("string")
     own = own_name(table.columns, "cluster")
-    return table.mutate(**{own: values}), f"{option} {name}", own
+    return table.mutate(**{own: days(table[name])}), f"{option} {name}", own
 
 
 def several_clusters(histogram: Histogram) -> bool:

@@ -12,9 +12,9 @@ import typer
 from isolayer.cli.output import note
 from isolayer.errors import InputError
 
-SCORES = ("score", "logit", "prob", "probability", "prediction", "pred")
+SCORES = ("score", "logit", "prob", "proba", "probability", "prediction", "pred")
 LABELS = ("label", "click", "is_click", "clicked", "y", "target", "outcome")
-SCALES = {"logit": "logit", "prob": "prob", "probability": "prob"}
+SCALES = {"logit": "logit", "prob": "prob", "proba": "prob", "probability": "prob", "chance": "prob"}
 Scale = Literal["logit", "prob"]
 Features = Annotated[
     str,
@@ -25,8 +25,8 @@ Features = Annotated[
 def column(given: str | None, option: str, usual: Sequence[str], columns: Sequence[str], log: str = "LOG") -> str:
     """The column an option names, or the one usual name that the log has; a guess is printed.
 
-    >>> column(None, "--label", LABELS, ["score", "click"])
-    'click'
+    >>> column(None, "--label", LABELS, ["score", "click"]), column(None, "--score", SCORES, ["model_score", "Click"])
+    ('click', 'model_score')
     >>> column(None, "--label", LABELS, ["score", "click", "label"])
     Traceback (most recent call last):
         ...
@@ -36,12 +36,18 @@ def column(given: str | None, option: str, usual: Sequence[str], columns: Sequen
         if given not in columns:
             raise InputError(f"{option}: expected a column of the log, got {given!r}; it has {', '.join(columns)}")
         return given
-    found = [name for name in usual if name in columns]
+    found = [name for name in usual if name in columns] or _nearly(option, usual, columns)
     if len(found) == 1:
         note(f"guessed: {option} {found[0]}")
         return found[0]
     got = ", ".join(found) if found else f"none among {', '.join(columns)}"
     raise InputError(f"{option}: expected one obvious column, got {got}; {_remedy(option, found, columns, log)}")
+
+
+def _nearly(option: str, usual: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """Columns that are called as usual but for capitals; of scores also those whose name ends so, as model_score."""
+    ends = option == "--score"
+    return [name for name in columns if (name.lower().rpartition("_")[2] if ends else name.lower()) in usual]
 
 
 def fitted_column(
@@ -88,15 +94,16 @@ def _remedy(option: str, found: Sequence[str], columns: Sequence[str], log: str)
 def scale_of(given: str | None, score: str) -> Scale:
     """The scale of the scores: the one given, or the one that the column's name says; never guessed from values.
 
-    >>> scale_of(None, "prob"), scale_of(None, "click_prob")
-    ('prob', 'prob')
+    >>> scale_of(None, "prob"), scale_of(None, "click_prob"), scale_of(None, "prob_of_rain")
+    ('prob', 'prob', 'prob')
     >>> scale_of(None, "score")
     Traceback (most recent call last):
         ...
     isolayer.errors.InputError: --scale: expected logit or prob for the column 'score', got nothing; add --scale prob if
     the scores are probabilities from 0 to 1, --scale logit if they are any numbers
     """
-    said = SCALES.get(score.rpartition("_")[2])
+    words = score.lower().split("_")
+    said = SCALES.get(words[-1]) or SCALES.get(words[0])
     if given is None and said:
         note(f"guessed: --scale {said}")
         return cast("Scale", said)
@@ -179,6 +186,17 @@ def refuse_text(table: Any, columns: Sequence[str]) -> None:
     for name, kind in table.schema().items():
         if name in columns and not is_number(kind):
             raise InputError(f"column {name}: expected numbers, got {kind}; convert it")
+
+
+def refuse_text_scores(table: Any, score: str) -> None:
+    """Raise if the scores are text, with one of them."""
+    kind = table.schema()[score]
+    if not kind.is_string():
+        return
+    (value,) = table.filter(table[score].notnull()).select(value=table[score]).limit(1).to_pyarrow()["value"] or (None,)
+    example = repr(None if value is None else value.as_py())
+    remedy = "write 35% as 0.35" if "%" in example else "write numbers, with a point for decimals"
+    raise InputError(f"--score: expected a column of numbers, got text in {score!r}, such as {example}; {remedy}")
 
 
 def next_step(*words: object) -> None:

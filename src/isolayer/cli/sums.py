@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from isolayer.cli.columns import LABELS, SCORES, column, scale_of
+from isolayer.cli.columns import LABELS, SCORES, column, refuse_text_scores, scale_of
 from isolayer.cli.columns import Scale as ScoreScale
 from isolayer.cli.output import note
 from isolayer.curves.curves import Curves
@@ -30,7 +30,9 @@ CurvesFile = Annotated[Path, typer.Option("--curves", help="The calibrator, as `
 Score = Annotated[str | None, typer.Option(help="Column of scores; guessed if one has a usual name, such as prob.")]
 Label = Annotated[
     str | None,
-    typer.Option(help="Column of labels, 0 or 1 or between, or yes and no; guessed if one has a usual name, such as click."),
+    typer.Option(
+        help="Column of labels, 0 or 1 or between, or yes and no; guessed if one has a usual name, such as click."
+    ),
 ]
 Weight = Annotated[str | None, typer.Option(help="Column of weights; --weight-kind says what they mean.")]
 WeightKind = Annotated[
@@ -114,6 +116,7 @@ def spec_of(rows: Rows, contexts: tuple[str, ...]) -> ColumnSpec:
     score = column(rows.score, "--score", SCORES, columns, rows.log)
     label = column(rows.label, "--label", LABELS, columns)
     weight = None if rows.weight is None else column(rows.weight, "--weight", (), columns)
+    refuse_text_scores(rows.table, score)
     rate, scale = rate_of(rows.negative_rate, columns), scale_of(rows.scale, score)
     kind: Any = rows.weight_kind
     if kind not in ("frequency", "importance"):

@@ -20,8 +20,8 @@ Ints = NDArray[np.int64]
 class BinnedRows:
     """Occupied bins of some contexts; each reads the curve at ``v[left] (1 - f) + v[left + 1] f + offset``.
 
-    A *spot* is a context and a left knot; the few cells that share one stand in its column, in arrays of shape
-    ``[depth, spots]``, so that adding them up is adding rows. Where a spot has fewer cells the rest weigh nothing.
+    Bins are grouped by (context, left knot), one column per group, and padded with bins of weight 0 to arrays of shape
+    ``[depth, spots]``, so that summing over axis 0 adds up the bins of each group, here called a spot.
 
     Args:
         context: Context of each spot, shape ``[spots]``, in ``0 .. contexts - 1``, in order.

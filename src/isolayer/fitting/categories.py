@@ -242,6 +242,8 @@ def _arrow(column: Column, name: str) -> Any:
 
     if hasattr(column, "to_arrow"):  # a polars Series
         column = column.to_arrow()
+    elif hasattr(column, "detach"):  # a tensor, whose elements Arrow does not know
+        column = column.detach().cpu().numpy()
     elif isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "U" and _has_inner_nul(column):
         column = column.astype(object)  # Arrow would read such text up to the NUL
     try:

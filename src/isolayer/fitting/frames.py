@@ -96,7 +96,10 @@ def columns(frame: Any, names: Iterable[str]) -> dict[str, Any]:
     wanted = list(dict.fromkeys(names))
     found = frame if isinstance(frame, Mapping) else _frame(frame)
     if found is None:
-        raise InputError(f"frame: expected a frame with the columns {wanted}, got {_kind(frame)}; give one")
+        such = f", such as {{{wanted[0]!r}: values}}" if wanted else ""
+        raise InputError(
+            f"frame: expected a frame with the columns {wanted}, got {_kind(frame)}; give a dict of columns{such}"
+        )
     present = list(found) if isinstance(found, Mapping) else _names(found)
     for name in wanted:
         if name not in present:

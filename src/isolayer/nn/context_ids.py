@@ -25,7 +25,7 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
     """The ids of one context feature, whatever their values.
 
     Args:
-        context: Integers ``[batch]`` for each feature, as a tensor or a numpy array.
+        context: Integers ``[batch]`` for each feature, as a tensor, a numpy array or a list.
         name: The feature.
         batch: How many there must be; by default any number.
 
@@ -39,6 +39,8 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
     ids = context[name]
     if isinstance(ids, np.ndarray) and np.issubdtype(ids.dtype, np.integer):
         ids = torch.as_tensor(ids)
+    if isinstance(ids, list | tuple) and all(type(one) is int for one in ids):
+        ids = torch.tensor(ids, dtype=torch.int64)
     if not isinstance(ids, Tensor):
         remedy = _add(name) if name == CURVE else "number the values from 0"
         raise InputError(f"context {name!r}: expected integer ids, got {shown(ids)}; {remedy}")
@@ -67,7 +69,7 @@ def checked_ids(
     """The ids of one context feature, with -1 for unknown ones; in eager training those but -1 are refused.
 
     Args:
-        context: Integers ``[batch]`` for each feature, as a tensor or a numpy array.
+        context: Integers ``[batch]`` for each feature, as a tensor, a numpy array or a list.
         name: The feature.
         size: Its number of ids.
         training: Whether the module is in training mode.

@@ -136,7 +136,11 @@ def _last_day(evidence: Evidence) -> list[Advice]:
     found = f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f})"
     if lower <= 1 <= upper:
         return [Advice("good", f"{found}: no sign of drift.")]
-    return [Advice("act", f"{found}: the curves are drifting. Update them with recent days.")]
+    text = (
+        f"{found}: further from 1 than 19 of 20 days are by chance. If the next day looks alike, update the curves "
+        "with recent days."
+    )
+    return [Advice("act", text)]
 
 
 def _bias(bias: Bias) -> list[Advice]:

@@ -151,7 +151,7 @@ def histogram_of(
             query = sample_query(source, spec)
             own = ', give missing contexts a curve of their own by missing="own"' if _KINDS[_CONTEXT] in bad else ""
             percent = ", divide them by 100 if they are percentages" if 2 * bad.get(_PROBS, 0) > total else ""
-            sample = f". To see some: {query}" if len(query) <= _LONGEST_QUERY else ""
+            sample = f". To see some: {query}" if len(query) <= _LONGEST_QUERY and not percent else ""
             raise InputError(
                 f"rows: expected {_rule(spec)}, got {counts} in {total} rows; repair them{percent}{own}, or leave them "
                 f'out by on_bad_rows="drop"{sample}'

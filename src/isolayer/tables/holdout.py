@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from isolayer.curves.export.sql import own_name
@@ -62,6 +63,8 @@ def _marked(table: Table, rule: Rule) -> tuple[Table, str]:
 def days(values: Value) -> Value:
     """A column as days or clusters: days of timestamps, whole numbers as they are, anything else as text."""
     values = values.date() if values.type().is_timestamp() else values
+    if values.type().is_date():  # not by a cast, which DuckDB answers with the text of a CSV file, in any format
+        return values.strftime("%Y-%m-%d")
     return values if values.type().is_integer() else values.cast("string")
 
 
@@ -71,6 +74,11 @@ def _first_day(table: Table, date: str, share: float) -> int | str:
     rows = {day: count for day, count in pairs if day is not None}
     if len(rows) < 2:
         raise InputError(f"holdout: expected at least two days in {date}, got {len(rows)}; hold out by cluster instead")
+    unsorted = next((day for day in rows if isinstance(day, str) and re.match(r"\d{1,2}[/.-]", day)), None)
+    if unsorted is not None:
+        raise InputError(
+            f"holdout: expected dates, or text that sorts as they do, in {date}, got {unsorted!r}; write 2026-11-17"
+        )
     later, total = 0, sum(rows.values())
     for day in sorted(rows, reverse=True):
         later += rows[day]

@@ -313,6 +313,8 @@ def double(value: float) -> Value:
 
 def _arrow(frame: Any) -> pa.Table:
     """A frame as Arrow sees it, with floats of 16 bits, which DuckDB does not know, as those of 32."""
+    if type(frame).__name__ == "LazyFrame" and hasattr(frame, "collect"):  # polars: it has no rows before
+        frame = frame.collect()
     if isinstance(frame, Mapping):
         table = pa.table(dict(frame))
     elif hasattr(frame, "iloc"):  # pandas: its index is not a column

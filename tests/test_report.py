@@ -354,6 +354,10 @@ def test_advice_tells_drift_on_the_last_day(log, curves):
     assert any(
         "On the last day, 2026-03-05" in text and "drifting" in text for text in sentences(moved, curves, date="when")
     )
+    random = np.random.default_rng(0).random(len(last))
+    a_little = {**log, "label": np.where(last & (random < 0.06), 1, log["label"])}
+    found = sentences(a_little, curves, date="when")
+    assert any("further from 1 than 19 of 20 days are by chance" in text for text in found)
 
 
 def test_no_advice_to_serve_is_drawn_from_rows_that_were_fitted(log):

@@ -136,6 +136,8 @@ def _last_day(evidence: Evidence) -> list[Advice]:
     found = f"On the last day, {daily.day[-1]}, O/E is {ratio:.3f} ({lower:.3f} to {upper:.3f})"
     if lower <= 1 <= upper:
         return [Advice("good", f"{found}: no sign of drift.")]
+    if lower > 1 + CLEARLY or upper < 1 - CLEARLY:
+        return [Advice("act", f"{found}: the curves are drifting. Update them with recent days.")]
     text = (
         f"{found}: further from 1 than 19 of 20 days are by chance. If the next day looks alike, update the curves "
         "with recent days."

@@ -154,7 +154,7 @@ def click_logit(table: Column, label: NDArray[np.int64], train: NDArray[np.bool_
         ensemble = need("sklearn.ensemble")
         booster = ensemble.HistGradientBoostingClassifier(learning_rate=0.05, max_iter=200, random_state=seed)
         return np.asarray(booster.fit(table[train], label[train]).decision_function(table))
-    booster = lightgbm.LGBMClassifier(learning_rate=0.05, n_estimators=200, random_state=seed, verbose=-1)
+    booster = lightgbm.LGBMClassifier(learning_rate=0.05, n_estimators=200, random_state=seed, n_jobs=1, verbose=-1)
     booster.fit(table[train], label[train])
     return np.asarray(booster.predict(table, raw_score=True))
 

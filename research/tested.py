@@ -49,6 +49,10 @@ TESTED = {
         "Rankers are trained on biased clicks by many methods and compared by nDCG against the true relevance that "
         "the simulator knows."
     ),
+    "debias-variants": (
+        "Variants of the dual head are trained on biased clicks in the same worlds and compared by nDCG against true "
+        "relevance."
+    ),
     "boosted-trees": (
         "Boosted trees are trained on biased clicks in six ways and compared by nDCG against true relevance."
     ),

@@ -43,6 +43,24 @@ parallel(x[half], position[half]).square().mean().backward()
 alone(x, position).square().mean().backward()
 for mine, whole in zip(model.parameters(), alone.parameters(), strict=True):
     torch.testing.assert_close(mine.grad, whole.grad, atol=1e-6, rtol=1e-5)
+
+from isolayer.training.processes import average_gradients
+alone = Model()
+alone.unused = torch.nn.Linear(2, 2)
+alone.table = torch.nn.Embedding(5, 2, sparse=True)
+dense = [one for name, one in alone.named_parameters() if name != "table.weight"]
+if rank == 0:  # one process has gradients of the net and of a row, the other of neither
+    (alone.net(x).sum() + alone.table(torch.tensor([3])).sum()).backward()
+mine = [None if one.grad is None else one.grad.clone() for one in dense]
+average_gradients(dense, [alone.table.weight])
+both = [None, None]
+dist.all_gather_object(both, mine)
+for place, one in enumerate(dense):
+    if both[0][place] is None:
+        assert one.grad is None
+    else:
+        torch.testing.assert_close(one.grad, both[0][place] / 2)
+assert torch.equal(alone.table.weight.grad.to_dense()[:, 0], torch.tensor([0, 0, 0, 0.5, 0]))
 open(f"{__file__}.{rank}.done", "w").close()
 """
 
@@ -135,8 +153,8 @@ def test_two_processes_train_the_curves_of_one_on_the_same_global_batches(job, m
     last = [torch.load(job / name / "last.ckpt", weights_only=True) for name in ("one", "two")]
     assert [checkpoint["global_step"] for checkpoint in last] == [22, 22]
     one, two = (load_file(job / name / WEIGHTS) for name in ("one", "two"))
-    for name in one:
-        torch.testing.assert_close(two[name], one[name], atol=1e-9, rtol=0)
+    for name in one:  # the served curve is fitted afterwards, as exactly as its solver is
+        torch.testing.assert_close(two[name], one[name], atol=1e-7 if "served" in name else 1e-12, rtol=0)
     curves = [Curves.load(job / name / "curves.parquet") for name in ("one", "two")]
     np.testing.assert_allclose(curves[1].values, curves[0].values, rtol=0, atol=1e-6)
     assert np.ptp(curves[0].values - curves[0].values[0]) > 0.1  # something was learned

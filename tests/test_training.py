@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from isolayer import InputError, simulate
@@ -78,6 +81,30 @@ def test_every_row_is_read_once_by_one_process(tmp_path, groups, world):
         assert len(set(seen[training])) == len(seen[training])
     assert len(seen[False]) == groups * 50 * 0.2
     assert sorted(seen[True] + seen[False]) == list(range(groups * 50))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=14),
+    st.integers(1, 5),
+    st.sampled_from([0.0, 0.1, 0.3]),
+    st.booleans(),
+)
+def test_processes_share_row_groups_of_any_sizes_equally(sizes, world, held_out, training):
+    """Row groups of alternating sizes, say: a process with fewer rows would make the others leave out theirs."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = pa.table({"x": np.arange(sum(sizes)), "y": np.zeros(sum(sizes)), "k": np.zeros(sum(sizes), int)})
+        with pq.ParquetWriter(f"{folder}/log.parquet", table.schema) as writer:
+            for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+                writer.write_table(table.slice(end - size, size))
+        logs = ParquetLogs(f"{folder}/log.parquet", Columns(["x"], ["y"], ["k"]), held_out=held_out)
+        read_by = [
+            np.concatenate([np.zeros(0), *(logs.read(*part)["x"].to_numpy() for part in shared)])
+            for shared in (logs.share(train=training, rank=rank, world=world) for rank in range(world))
+        ]
+        parts = [logs.read(*part)["x"].to_numpy() for part in logs.share(train=training)]
+    assert max(map(len, read_by)) - min(map(len, read_by)) <= 1
+    assert sorted(np.concatenate(read_by)) == sorted(np.concatenate([np.zeros(0), *parts]))
 
 
 def test_orders_differ_by_epoch_and_rows_held_out_do_not(tmp_path):

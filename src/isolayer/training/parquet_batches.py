@@ -110,24 +110,44 @@ class ParquetLogs:
     def share(self, *, train: bool, rank: int = 0, world: int = 1) -> list[tuple[RowGroup, Rows]]:
         """The row groups that a process reads, and which rows of each.
 
-        Row groups are distributed whole; if there are few, every process reads all and takes every ``world``-th row,
-        or list.
+        All processes get the same number of rows, or of lists, to one. Row groups are distributed whole as far as that
+        allows; of one that several processes read, each takes other rows, drawn at random.
         """
-        shared = self._shared_units(train=train, rank=rank, world=world)
-        return [(group, self._rows(group, units)) for group, units in shared]
+        found = list[tuple[RowGroup, Rows]]()
+        for group, part in self._parts(train=train, world=world)[rank]:
+            found.append((group, self._rows(group, np.sort(self._units_of(group, train=train)[part]))))
+        return found
 
-    def _shared_units(self, *, train: bool, rank: int, world: int) -> list[tuple[RowGroup, Rows]]:
-        whole = len(self.row_groups) >= 4 * world
-        mine = self.row_groups[rank::world] if whole else self.row_groups
-        pairs = ((group, self._units_of(group, train=train)) for group in mine)
-        return [(group, units if whole else units[rank::world]) for group, units in pairs]
+    def _parts(self, *, train: bool, world: int) -> list[list[tuple[RowGroup, slice]]]:
+        """For every process, the row groups it reads and which of their units; the units themselves are not drawn.
+
+        Each row group goes to the process that lacks most, and what that does not need to the next.
+        """
+        counts = [self._counts(group)[0 if train else 1] for group in self.row_groups]
+        total = sum(counts)
+        lacks = [total * (rank + 1) // world - total * rank // world for rank in range(world)]
+        found: list[list[tuple[RowGroup, slice]]] = [[] for _ in range(world)]
+        for group, count in zip(self.row_groups, counts, strict=True):
+            given = 0
+            while given < count:
+                rank = lacks.index(max(lacks))
+                some = min(count - given, lacks[rank])
+                found[rank].append((group, slice(given, given + some)))
+                lacks[rank] -= some
+                given += some
+        return found
+
+    def _counts(self, group: RowGroup) -> tuple[int, int]:
+        """Number of rows, or lists, of a row group that are for training, and that are held out."""
+        units = self._count(group)
+        held_out = round(units * self.held_out)
+        return units - held_out, held_out
 
     def _units_of(self, group: RowGroup, *, train: bool) -> Rows:
-        """Which rows, or lists, of a row group are for training, or held out."""
-        units = self._count(group)
-        order = np.random.default_rng([self.seed, group.number]).permutation(units)
-        kept_back = round(units * self.held_out)
-        return np.sort(order[kept_back:] if train else order[:kept_back])
+        """Which rows, or lists, of a row group are for training, or held out, in an order of their own."""
+        order = np.random.default_rng([self.seed, group.number]).permutation(self._count(group))
+        held_out = self._counts(group)[1]
+        return order[held_out:] if train else order[:held_out]
 
     def _count(self, group: RowGroup) -> int:
         return group.rows if self.lists is None else len(self.lists[group.number].lengths)
@@ -137,7 +157,7 @@ class ParquetLogs:
 
     def rows_of(self, group: RowGroup, *, train: bool) -> Rows:
         """Which rows of a row group are for training, or held out."""
-        return self._rows(group, self._units_of(group, train=train))
+        return self._rows(group, np.sort(self._units_of(group, train=train)))
 
     def lengths_of(self, group: RowGroup, rows: Rows) -> Rows:
         """Number of rows of each list among these, which are of whole lists; ones where rows belong to no list."""
@@ -152,20 +172,10 @@ class ParquetLogs:
 
     def batches(self, *, batch_size: int, train: bool, world: int = 1) -> int:
         """Number of batches that every process reads in an epoch: as many as the process with the fewest rows has."""
-        fewest = min(self._shared_count(train=train, rank=rank, world=world) for rank in range(world))
+        fewest = sum(self._counts(group)[0 if train else 1] for group in self.row_groups) // world
         size = self.units_per_batch(batch_size)
         whole = fewest // size if train else -(-fewest // size)
         return max(whole, 1 if fewest else 0)
-
-    def _shared_count(self, *, train: bool, rank: int, world: int) -> int:
-        """How many units `_shared_units` gives, without drawing them: loops ask for it again and again."""
-        whole = len(self.row_groups) >= 4 * world
-        counts = []
-        for group in self.row_groups[rank::world] if whole else self.row_groups:
-            kept_back = round(self._count(group) * self.held_out)
-            units = self._count(group) - kept_back if train else kept_back
-            counts.append(units if whole else len(range(rank, units, world)))
-        return sum(counts)
 
     def read(self, group: RowGroup, rows: Rows | None = None) -> Any:
         """The given rows of a row group, by default all of them, as a pyarrow table.

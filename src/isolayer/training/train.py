@@ -17,8 +17,9 @@ from typing import cast
 import lightning
 import torch
 import torch.distributed
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import Strategy
 from torch import nn
 
 from isolayer.debias.heads import DualHead
@@ -39,12 +40,14 @@ from isolayer.training.model_folder import (
 )
 from isolayer.training.outcome import context_effects, sample, wrong_directions
 from isolayer.training.parquet_batches import ParquetLogs
+from isolayer.training.processes import OneMessage, SameBuffers
 from isolayer.training.served_curve import refit_served
 from isolayer.vocabularies import Vocabulary
 
 __all__ = ["Fit", "Trained", "load_weights", "train"]
 
 _FASTEST = 1e6  # larger factors of learning rates overflow float32
+_REFRESH = 20  # steps after which the progress bar is drawn again: drawing takes longer than a small step
 _OUR_CHOICES = (  # warnings of Lightning about choices that are made here on purpose
     ".*isinstance.treespec, LeafSpec.*",
     ".*IterableDataset. has .__len__. defined.*",
@@ -177,7 +180,9 @@ def train(
     best = ModelCheckpoint(folder, filename="best", monitor=HELD_OUT_LOSS, enable_version_counter=False)
     last = ModelCheckpoint(folder, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     watch = [best, EarlyStopping(HELD_OUT_LOSS, patience=fit.patience)] if fit.held_out else []
-    trainer = _trainer(fit, folder, [*watch, last])
+    shared = [SameBuffers()] if world > 1 else []
+    bar = [RichProgressBar(refresh_rate=_REFRESH)] if fit.progress else []
+    trainer = _trainer(fit, folder, [*shared, *watch, *bar, last])
     with warnings.catch_warnings():
         for message in _OUR_CHOICES:
             warnings.filterwarnings("ignore", message)
@@ -200,8 +205,15 @@ def _joined() -> tuple[int, int]:
         if torch.cuda.is_available():
             torch.cuda.set_device(local)
         torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-        atexit.register(torch.distributed.destroy_process_group)
+    atexit.unregister(_leave)
+    atexit.register(_leave)
     return torch.distributed.get_rank(), world
+
+
+def _leave() -> None:
+    """Leave the process group at the end of the process: threads of gloo that are left would abort it."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _check_lists(model: nn.Module, fit: Fit) -> None:
@@ -222,8 +234,7 @@ def _trainer(fit: Fit, folder: Path, callbacks: list[Callback]) -> lightning.Tra
         max_epochs=fit.epochs,
         callbacks=callbacks,
         logger=CSVLogger(folder, name="csv"),
-        # A batch of one process may lack labels of a task, or rows of a context, whose parameters get no gradient then.
-        strategy="ddp_find_unused_parameters_true" if world > 1 else "auto",
+        strategy=_strategy(world),
         devices=local if world > 1 else "auto",
         num_nodes=world // local,
         limit_val_batches=None if fit.held_out else 0,
@@ -232,6 +243,13 @@ def _trainer(fit: Fit, folder: Path, callbacks: list[Callback]) -> lightning.Tra
         enable_progress_bar=fit.progress,
         enable_model_summary=False,
     )
+
+
+def _strategy(world: int) -> str | Strategy:
+    if world == 1:
+        return "auto"
+    # A batch of one process may lack labels of a task, or rows of a context, whose parameters get no gradient then.
+    return "ddp_find_unused_parameters_true" if torch.cuda.is_available() else OneMessage()
 
 
 def _restore_best(module: LogModule, best: ModelCheckpoint) -> float | None:

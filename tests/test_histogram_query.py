@@ -473,6 +473,20 @@ def test_a_lazy_frame_of_polars_through_ibis_is_summed_and_calibrated():
     np.testing.assert_allclose(prob, curves.predict_proba(data["score"], {"device": data["device"]}), atol=1e-12)
 
 
+def test_a_lazy_frame_of_polars_is_a_table_as_its_collected_frame_is():
+    import polars as pl
+
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"score": rng.normal(size=300), "label": rng.integers(0, 2, 300), "shop": np.arange(300) % 3})
+    some = frame.filter(pl.col("score") > -1)
+    assert len(some) < 300
+    lazy, eager = (
+        histogram_of(one, ColumnSpec(("shop",)))[0] for one in (frame.lazy().filter(pl.col("score") > -1), some)
+    )
+    np.testing.assert_array_equal(lazy.count, eager.count)
+    np.testing.assert_array_equal(lazy.logit, eager.logit)
+
+
 def limit():
     return engine().con.execute("SELECT current_setting('memory_limit')").fetchall()[0][0]
 

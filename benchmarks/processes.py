@@ -2,7 +2,8 @@
 
 Run alone, on two idle cores: ``python -m benchmarks processes``. Each process has one thread. Every command is run with
 one pass and with four; the difference is three passes, without what a command does once: importing, checking the log,
-fitting the served curve, exporting.
+fitting the served curve, exporting. Both take the same steps. What does not grow with the rows of a step (calls of
+small operations, the optimiser, one message) is not halved by a second process, so a small and a large batch are shown.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,28 +24,42 @@ from isolayer.simulate import debias_feed
 
 TARGET = 1.6
 FEW, MANY = 1, 4  # passes
-OPTIONS = ("--features", "f*", "--contexts", "position:10,device:3", "--batch-size", "8192", "--json")
+BATCHES = (8192, 65_536)  # rows of a step, of both processes together
+OPTIONS = ("--features", "f*", "--contexts", "position:10,device:3", "--json")
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 
+class Run(NamedTuple):
+    """One command: how long it took, and the steps it made."""
+
+    seconds: float
+    steps: int
+
+
 def run() -> list[Row]:
-    rows = 100_000 if quick() else 5_000_000
+    rows = 200_000 if quick() else 5_000_000
     with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:
         log = Path(folder) / "log.parquet"
         write_log(log, rows)
-        seconds = {
-            (processes, epochs): min(_command(log, processes, epochs) for _ in range(1 if quick() else 2))
-            for epochs in (FEW, MANY)
-            for processes in (1, 2)
-        }
-    for (processes, epochs), time_ in seconds.items():
-        progress(f"processes {processes}, epochs {epochs}: {time_:.1f} s; load {os.getloadavg()[0]:.1f}")
-    passes = {count: seconds[count, MANY] - seconds[count, FEW] for count in (1, 2)}
-    whole = {count: seconds[count, MANY] for count in (1, 2)}
-    read = (MANY - FEW) * rows
+        return [row for batch in BATCHES for row in _compared(log, rows, batch)]
+
+
+def _compared(log: Path, rows: int, batch: int) -> list[Row]:
+    found: dict[tuple[int, int], Run] = {}
+    for epochs in (FEW, MANY):
+        for processes in (1, 2):
+            runs = [_command(log, processes, epochs, batch) for _ in range(1 if quick() else 2)]
+            found[processes, epochs] = one = min(runs)
+            told = f"{one.seconds:.1f} s, {one.steps} steps; load {os.getloadavg()[0]:.1f}"
+            progress(f"batch {batch}, processes {processes}, epochs {epochs}: {told}")
+    assert abs(found[1, MANY].steps - found[2, MANY].steps) <= MANY, "the processes left rows out"
+    passes = {count: found[count, MANY].seconds - found[count, FEW].seconds for count in (1, 2)}
+    whole = {count: found[count, MANY].seconds for count in (1, 2)}
+    speed = (MANY - FEW) * rows / passes[1] / 1e6
+    log_size, size = f"{rows / 1e6:g}M rows", f"{batch:,} rows a step"
     return [
-        _row(f"passes over {rows / 1e6:g}M rows", passes, f"{read / passes[1] / 1e6:.2f}M rows a second by one"),
-        _row(f"the command, {MANY} passes over {rows / 1e6:g}M rows", whole, f"{whole[1]:.0f} s by one", judged=False),
+        _row(f"passes over {log_size}, {size}", passes, f"{speed:.2f}M rows a second by one"),
+        _row(f"the command, {MANY} passes, {size}", whole, f"{whole[1]:.0f} s by one", judged=False),
     ]
 
 
@@ -60,24 +75,18 @@ def write_log(path: Path, rows: int) -> None:
     writer.close()
 
 
-def _command(log: Path, processes: int, epochs: int) -> float:
-    """Seconds of one training command."""
-    module = (
-        "-m",
-        "isolayer",
-        "train",
-        str(log),
-        *OPTIONS,
-        "--epochs",
-        str(epochs),
-        "--out",
-        str(log.parent / "model"),
-    )
+def _command(log: Path, processes: int, epochs: int, batch: int) -> Run:
+    """One training command."""
+    import torch
+
+    folder = log.parent / "model"
+    options = [*OPTIONS, "--batch-size", str(batch), "--epochs", str(epochs), "--out", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *(TORCHRUN if processes > 1 else ()), "-m", "isolayer", "train", str(log), *options]
     start = time.perf_counter()
-    command = [sys.executable, *(TORCHRUN if processes > 1 else ()), *module]
     subprocess.run(command, env=environment, check=True, capture_output=True)
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    return Run(seconds, torch.load(folder / "last.ckpt", weights_only=True)["global_step"])
 
 
 def _row(what: str, seconds: dict[int, float], note: str, *, judged: bool = True) -> Row:

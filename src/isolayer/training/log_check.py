@@ -78,7 +78,7 @@ def check_log(
 def _seen(logs: ParquetLogs, sizes: Mapping[str, int], rank: int, world: int, *, allow_leaks: bool) -> _Seen:
     """What the row groups of one process hold."""
     leaks, seen = LeakCheck(logs.columns), _Seen(logs.columns)
-    for group in logs.row_groups[rank::world]:
+    for group in logs.whole_groups(rank, world):
         batch = logs.columns.batch(logs.read(group))
         if not len(batch.features):  # all of its rows belong to a list of an earlier row group
             continue

@@ -118,6 +118,15 @@ class ParquetLogs:
             found.append((group, self._rows(group, np.sort(self._units_of(group, train=train)[part]))))
         return found
 
+    def whole_groups(self, rank: int, world: int) -> list[RowGroup]:
+        """The row groups that a process reads whole, each read by one: about as many rows for everyone."""
+        rows, mine = [0] * world, list[RowGroup]()
+        for group in self.row_groups:
+            reader = rows.index(min(rows))
+            rows[reader] += group.rows
+            mine += [group] if reader == rank else []
+        return mine
+
     def _parts(self, *, train: bool, world: int) -> list[list[tuple[RowGroup, slice]]]:
         """For every process, the row groups it reads and which of their units; the units themselves are not drawn.
 

@@ -76,7 +76,7 @@ Predict = Callable[[Floats], Floats]  # inputs to logits
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every world and size under every seed."""
-    sizes = SIZES[:2] if quick else SIZES
+    sizes = SIZES[:1] if quick else SIZES
     settings = [f"{world}, {size:,} rows" for world in WORLDS for size in sizes]
     return units_of(settings, quick=quick, seeds=seeds or SEEDS, cost=0.7 if quick else 3.0)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isolayer.errors import need
 from research.charts import intervals
 from research.data import kuairand_path
 from research.datasets import DataAbsent
@@ -32,9 +33,7 @@ SLOW = ("MCGrad",)  # left to the benchmark
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """One unit per task; nothing is drawn, so there is one seed."""
-    from benchmarks.real.tasks import catalogue
-
-    tasks = list(catalogue("report"))
+    tasks = list(need("benchmarks.real.tasks").catalogue("report"))
     if quick:
         tasks = [task for task in tasks if task.startswith("kuairand")][:QUICK_TASKS]
     return [Unit(0, task, quick, cost=2.0 if quick else 5.0) for task in tasks]
@@ -42,20 +41,16 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
 
 def run_unit(unit: Unit) -> Numbers:
     """Every metric of every method on one task."""
-    from benchmarks.real.judge import Judge
-    from benchmarks.real.tasks import load
-    from benchmarks.real.units import METHODS
-
     if not there(unit.setting):
         raise DataAbsent(
             f"{unit.setting}: expected its table, got nothing there; to get it: python -m benchmarks real, online, or "
             "KuaiRand's files in $ISOLAYER_DATA (licence CC BY-SA 4.0)"
         )
-    task = load(unit.setting)
+    task = need("benchmarks.real.tasks").load(unit.setting)
     fit, test = (rows[:3_000] if unit.quick else rows for rows in (task.fit, task.test))
-    judge = Judge(test, 0)
+    judge = need("benchmarks.real.judge").Judge(test, 0)
     numbers: Numbers = {"rows": len(test)}
-    for name, method in METHODS.items():
+    for name, method in need("benchmarks.real.units").METHODS.items():
         if name not in SLOW:
             found = judge(np.asarray(method(fit, test), float))
             numbers |= {f"{name} {metric}": found[metric][0] for metric in METRICS}
@@ -64,9 +59,8 @@ def run_unit(unit: Unit) -> Numbers:
 
 def there(task: str) -> bool:
     """Whether a task's rows can be had without fetching anything: built before, or from KuaiRand's files."""
-    from benchmarks.real.tasks import table_of
-
-    return table_of(task).exists() or (task.startswith("kuairand") and kuairand_path().exists())
+    built: bool = need("benchmarks.real.tasks").table_of(task).exists()
+    return built or (task.startswith("kuairand") and kuairand_path().exists())
 
 
 def methods_of(finished: Sequence[Finished]) -> list[str]:

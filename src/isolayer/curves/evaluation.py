@@ -58,7 +58,7 @@ def evaluate(values: Matrix, row: Codes, logit: Floats, grid: Grid, extrapolatio
     (array([1., 4.]), array([1., 2.]))
     """
     out = np.empty(len(logit))
-    size = _CHUNK if isinstance(values, np.ndarray) else _CHUNK // 8
+    size = _CHUNK // 8 if getattr(values, "log", False) else _CHUNK
     for start in range(0, len(logit), size):
         part = slice(start, start + size)
         x = logit[part]

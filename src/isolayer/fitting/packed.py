@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from isolayer.fitting.mixtures import ShapesByKnot
 from isolayer.fitting.quantised import item_of, whole_of
 
 Floats = NDArray[np.float64]
@@ -178,13 +179,6 @@ class PackedLevel(NamedTuple):
         return self.first + len(self.weights)
 
 
-class _Knots(NamedTuple):
-    """Shapes and mean at the left knots of the buckets, and their rises, shape ``[knots - 1, shapes + 1]``."""
-
-    start: Floats
-    rise: Floats
-
-
 class Flat(NamedTuple):
     r"""Packed curves as engines read them: at a fraction f of bucket j, the root's value plus
     :math:`\sum_k n_{rk} (s_{jk} + f t_{jk})`.
@@ -273,20 +267,21 @@ class Packed:
             below, above = every[each, left], every[each, left + 1]
             return np.asarray(below + fraction * (above - below))
         out, at = np.zeros(len(rows)), rows.astype(np.int64)
-        for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
-            mine = self._of(level, at)
-            own, where, far = at[mine] - level.first, left[mine], fraction[mine]
-            weights = level.weights.take(own, axis=0).astype(np.float64)
-            start, rise = (
-                part[:, -1] + UNIT * np.einsum("nk,nk->n", weights, part[:, :-1])
-                for part in (table.take(where, axis=0) for table in knots)
-            )
-            out[mine] += start + far * rise
-            at[mine] = self._above(level, own)
-        place = self._place.take(at).astype(np.int64) * self.shape[1] + left
-        flat = self._padded.reshape(-1)
-        start = flat.take(place)
-        return np.asarray(out + (start + fraction * (flat.take(place + 1) - start)))
+        for level, (shapes, alone) in zip(reversed(self.levels), self._by_knot, strict=True):
+            inside = (at >= level.first) & (at < level.last)
+            mine: Any = slice(None) if inside.all() else np.flatnonzero(inside)
+            rows, before = at[mine], out[mine]
+            found = before + shapes.read(level.weights, rows - level.first, left[mine], fraction[mine])
+            above = np.full_like(rows, self.shape[0]) if alone else self._above(level, rows - level.first)
+            whole = np.flatnonzero(self._place.take(rows) >= 0)  # few, so that leaving them out first would cost more
+            found[whole], above[whole] = before[whole], rows[whole]
+            out[mine], at[mine] = found, above
+        rest: Any = np.flatnonzero(at < self.shape[0])
+        rest = slice(None) if len(rest) == len(at) else rest
+        place = self._place.take(at[rest]).astype(np.int64) * self.shape[1] + left[rest]
+        start = self.whole.reshape(-1).take(place)
+        out[rest] += start + fraction[rest] * (self.whole.reshape(-1).take(place + 1) - start)
+        return out
 
     def _of(self, level: PackedLevel, rows: Ints) -> Any:
         """Which rows are packed in a level: places, or all of them."""
@@ -305,10 +300,19 @@ class Packed:
         return np.asarray(whole_of(self, np.float64))
 
     @cached_property
-    def _by_knot(self) -> tuple[_Knots, ...]:
-        """Shapes of the levels, fine to coarse, by knot."""
-        every = [np.concatenate([level.shapes.shapes, level.shapes.mean[None]]).T for level in reversed(self.levels)]
-        return tuple(_Knots(one[:-1].copy(), np.diff(one, axis=0)) for one in every)
+    def _by_knot(self) -> tuple[tuple[ShapesByKnot, bool], ...]:
+        """Shapes of the levels, fine to coarse, by knot, and whether the curve above is in their mean already.
+
+        It is where a level has one curve above it, which is whole.
+        """
+        found = list[tuple[ShapesByKnot, bool]]()
+        for level in reversed(self.levels):
+            mean, above = level.shapes.mean, np.zeros(0) if level.parent is None else one_or_all(level.parent)
+            alone = len(above) == 1 and bool(self._place[above[0]] >= 0)
+            if alone:
+                mean = mean + self.whole[self._place[above[0]]]
+            found.append((ShapesByKnot.of(level.shapes.shapes, mean, UNIT), alone))
+        return tuple(found)
 
     def __getitem__(self, index: Any) -> Any:
         return item_of(self, index)
@@ -323,30 +327,22 @@ class Packed:
         >>> packed.flat().root.tolist(), packed.flat().weights.shape
         ([0], (1, 0))
         """
-        at = np.arange(self.shape[0])
-        weights, starts, rises = (
-            list[NDArray[np.int32]](),
-            list[Floats](),
-            list[Floats](),
-        )
-        for level, knots in zip(reversed(self.levels), self._by_knot, strict=True):
+        at, tables = np.arange(self.shape[0]), list[Floats]()
+        weights = list[NDArray[np.int32]]()
+        for level in reversed(self.levels):
             mine = self._of(level, at)
             own = at[mine] - level.first
-            columns = np.zeros((self.shape[0], knots.start.shape[1]), np.int32)
+            columns = np.zeros((self.shape[0], len(level.shapes.shapes) + 1), np.int32)
             columns[mine, :-1], columns[mine, -1] = level.weights.take(own, axis=0), 1
-            unit = np.append(np.full(columns.shape[1] - 1, UNIT), 1.0)  # the last is the mean, of which there is one
-            weights, starts, rises = (
-                [*weights, columns],
-                [*starts, knots.start * unit],
-                [*rises, knots.rise * unit],
-            )
+            weights.append(columns)  # the last is the mean, of which there is one
+            tables.append(np.concatenate([level.shapes.shapes * UNIT, level.shapes.mean[None]]).T)
             at[mine] = self._above(level, own)
-        none = np.empty((self.shape[1] - 1, 0))
+        table = np.concatenate([np.empty((self.shape[1], 0)), *tables], axis=1)
         return Flat(
             self._place[at],
             np.concatenate([np.empty((self.shape[0], 0), np.int32), *weights], axis=1),
-            np.concatenate([none, *starts], axis=1),
-            np.concatenate([none, *rises], axis=1),
+            table[:-1],
+            np.diff(table, axis=0),
         )
 
     def check(self, monotone: bool) -> NDArray[np.bool_]:

@@ -1,0 +1,84 @@
+"""Mixtures of shapes at single places: how packed curves are read row by row. numpy only.
+
+A row needs a curve between two knots, that is two sums over the shapes. Rows between the same two knots share what the
+shapes are there, so their sums are one product of matrices; only the weights of the curves are gathered.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_MANY = 2048  # rows from which they are ordered by their knots
+
+
+class ShapesByKnot(NamedTuple):
+    """Shapes at the left knots of the buckets, and how they rise within these.
+
+    Args:
+        shapes: Start and rise of each shape, in units of its weights, shape ``[knots - 1, shapes, 2]``.
+        mean: Start and rise of what every curve has once, shape ``[knots - 1, 2]``.
+    """
+
+    shapes: Floats
+    mean: Floats
+
+    @classmethod
+    def of(cls, shapes: Floats, mean: Floats, unit: float) -> ShapesByKnot:
+        """From values at the knots.
+
+        Args:
+            shapes: Shape ``[shapes, knots]``.
+            mean: Shape ``[knots]``.
+            unit: What weights are multiples of.
+
+        >>> ShapesByKnot.of(np.array([[0.0, 2.0]]), np.array([1.0, 1.5]), 0.5).shapes.tolist()
+        [[[0.0, 1.0]]]
+        """
+        each = np.stack([shapes[:, :-1], np.diff(shapes, axis=1)], axis=2) * unit
+        both = np.stack([mean[:-1], np.diff(mean)], axis=1)
+        return cls(np.ascontiguousarray(each.transpose(1, 0, 2)), both)
+
+    def read(self, weights: NDArray[np.int32], curves: Ints, left: Ints, fraction: Floats) -> Floats:
+        """Value of some curves at a fraction of the way from one knot to the next, all of shape ``[n]``.
+
+        Args:
+            weights: How much of each shape each curve has, shape ``[all curves, shapes]``.
+            curves: Which curves are read.
+            left: Knot at or left of the place.
+            fraction: How far beyond it, in steps.
+
+        >>> some = ShapesByKnot.of(np.array([[0.0, 2.0]]), np.array([1.0, 1.5]), 0.5)
+        >>> some.read(np.array([[3]], np.int32), np.array([0]), np.array([0]), np.array([0.5])).tolist()
+        [2.75]
+        """
+        few = len(curves) < _MANY
+        sums = _one_by_one(self, weights, curves, left) if few else _by_knot(self, weights, curves, left)
+        sums += self.mean.take(left, axis=0)
+        return np.asarray(sums[:, 0] + fraction * sums[:, 1])
+
+
+def _one_by_one(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:
+    """Start and rise of the mixtures, shape ``[n, 2]``."""
+    own: NDArray[Any] = weights.take(curves, axis=0).astype(np.float64)
+    return np.einsum("nk,nkp->np", own, table.shapes.take(left, axis=0))
+
+
+def _by_knot(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:
+    """The same for many rows: one product of matrices for all rows between the same two knots."""
+    narrow = np.uint8 if len(table.shapes) <= 256 else np.uint16 if len(table.shapes) <= 1 << 16 else np.int64
+    order = np.argsort(left.astype(narrow), kind="stable")  # which for small numbers counts and does not compare
+    own, last = weights.take(curves.take(order), axis=0), np.cumsum(np.bincount(left, minlength=len(table.shapes)))
+    sums, first = np.empty((len(left), 2)), 0
+    for shapes, end in zip(table.shapes, last.tolist(), strict=True):
+        if end > first:
+            np.matmul(own[first:end].astype(np.float64), shapes, out=sums[first:end])
+            first = end
+    out = np.empty_like(sums)
+    out[order] = sums
+    return out

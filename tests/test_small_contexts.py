@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from isolayer.fitting import level
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.chunk import Above
-from isolayer.fitting.flat_rows import FlatRows
 from isolayer.fitting.hierarchy import FLOOR, fit_levels
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.level import LevelFit
+from isolayer.fitting.padded_rows import PaddedRows
 from isolayer.fitting.prior import Frame, Strength
 from isolayer.fitting.reduced import fit_reduced
 from isolayer.fitting.shrinkage import Choice
@@ -84,7 +84,7 @@ def test_the_optimum_is_that_of_the_exact_solver_to_1e_9(strength, monkeypatch):
     part, starts = fitted.part, np.searchsorted(fitted.part.group, np.arange(fitted.part.groups + 1))
     small = SmallContexts.of(part, starts, fitted.above, fitted.choice.shared, fitted._priors, fitted.least)
     centre = fitted.above.curves[0] + fitted.choice.shared
-    rows, (prior, wide) = FlatRows(part, starts, some), fitted._priors
+    rows, (prior, wide) = PaddedRows(part, starts, some), fitted._priors
     found = fit_reduced(rows, rows.between(centre) + rows.offset, *small.modes[-1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)  # rounding keeps it above a tolerance like this
@@ -155,16 +155,18 @@ def test_contexts_without_rows_are_left_to_the_exact_solver():
     assert 7 not in np.concatenate(small.by_modes(np.arange(empty.groups)))
 
 
-def test_flat_rows_add_up_and_read_as_binned_rows_do():
+def test_padded_rows_add_up_and_read_as_binned_rows_do():
     part = rows_of(5)
     starts, some = np.searchsorted(part.group, np.arange(part.groups + 1)), np.array([0, 4, 5, 90])
-    flat, binned = FlatRows(part, starts, some), BinnedRows.picked(part, starts, some)
+    padded, binned = PaddedRows(part, starts, some), BinnedRows.picked(part, starts, some)
     curves = np.random.default_rng(0).normal(size=(4, GRID.buckets))
-    logit = flat.read(curves) + flat.offset
-    np.testing.assert_allclose(np.sort(logit), np.sort(binned.read(curves.T)[binned.weight > 0]))
+    logit = padded.read(curves) + padded.offset
+    np.testing.assert_allclose(np.sort(logit[padded.weight > 0]), np.sort(binned.read(curves.T)[binned.weight > 0]))
     weight = np.zeros((4, GRID.buckets))
-    weight[:, slice(*flat.span)] = flat.spread(flat.weight * (1 - flat.fraction), flat.weight * flat.fraction)
+    weight[:, slice(*padded.span)] = padded.spread(
+        padded.weight * (1 - padded.fraction), padded.weight * padded.fraction
+    )
     np.testing.assert_allclose(weight, binned.spread(binned.weight).T)
-    np.testing.assert_allclose(flat.sums(flat.weight), binned.total)
+    np.testing.assert_allclose(padded.weight.sum(0), binned.total)
     shared = curves[:1]
-    np.testing.assert_allclose(flat.between(shared[0]), flat.read(np.repeat(shared, 4, axis=0)))
+    np.testing.assert_allclose(padded.between(shared[0]), padded.read(np.repeat(shared, 4, axis=0)))

@@ -43,6 +43,30 @@ def add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list
     return ordered[starts], totals[1:]
 
 
+def sort_cells(cell: Codes, size: int) -> Codes:
+    """Sort cells in place; returns the order in which they stood before.
+
+    Args:
+        cell: Cell of each row, in ``0 .. size - 1``, shape ``[n]``.
+        size: Number of possible cells.
+
+    >>> cell = np.array([7, 2, 7])
+    >>> sort_cells(cell, 10).tolist(), cell.tolist()
+    ([1, 0, 2], [2, 7, 7])
+    """
+    bits = len(cell).bit_length()
+    if size.bit_length() + bits < 64:  # numbers that hold both sort several times as fast as places of numbers
+        cell <<= bits
+        cell |= np.arange(len(cell))
+        cell.sort()
+        order = cell & ((1 << bits) - 1)
+        cell >>= bits
+    else:
+        order = np.argsort(cell, kind="stable")
+        cell[:] = cell[order]
+    return order
+
+
 def rounded_sums(place: NDArray[Any], places: int, columns: Iterable[Sums]) -> Iterator[bytes]:
     """Sums of columns by place, for a digest.
 

@@ -32,6 +32,7 @@ _CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough
 _CHUNK_VALUES = 1 << 20  # and at most so many knot values, where the grid is very fine
 THREADS = min(8, os.cpu_count() or 1)
 MANY = 1024  # contexts of a level from which small ones are fitted in a few directions
+_ALIKE = 1.25  # how many times the cells of one context another may have that is fitted beside it
 _FARTHEST = 0.5  # most by which contexts of which little is known are shifted together
 
 
@@ -160,8 +161,8 @@ class LevelFit(NamedTuple):
                 use(contexts[good], chunk.only(good))
             return chunk.residual
 
-        by_modes = enumerate(small.by_modes(contexts))
-        jobs = [(modes, some) for modes, all_ in by_modes for some in _split(all_, self.starts.step)]
+        by_modes, cells = enumerate(small.by_modes(contexts)), np.diff(starts)
+        jobs = [(modes, some) for modes, every in by_modes for some in alike(every, cells[every], self.starts.step)]
         residuals = [0.0, *pool.map(one, jobs)]
         return np.flatnonzero(left), residuals
 
@@ -182,6 +183,20 @@ def workers(contexts: int) -> Iterator[Executor]:
 def _split(contexts: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
     """Some contexts in parts of at most a size."""
     return (contexts[first : first + size] for first in range(0, len(contexts), size))
+
+
+def alike(contexts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """Some contexts in parts of at most a size, each of contexts with about as many cells.
+
+    >>> [part.tolist() for part in alike(np.arange(5), np.array([9, 1, 9, 90, 1]), 2)]
+    [[1, 4], [0, 2], [3]]
+    """
+    order = np.argsort(cells, kind="stable")
+    contexts, cells, first = contexts[order], cells[order], 0
+    while first < len(contexts):
+        last = min(first + size, int(np.searchsorted(cells, _ALIKE * cells[first], "right")))
+        yield np.sort(contexts[first:last])
+        first = last
 
 
 def _place(contexts: NDArray[np.int64]) -> Place:

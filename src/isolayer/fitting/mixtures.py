@@ -66,7 +66,7 @@ class ShapesByKnot(NamedTuple):
 def _one_by_one(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:
     """Start and rise of the mixtures, shape ``[n, 2]``."""
     own: NDArray[Any] = weights.take(curves, axis=0).astype(np.float64)
-    return np.einsum("nk,nkp->np", own, table.shapes.take(left, axis=0))
+    return np.asarray(np.einsum("nk,nkp->np", own, table.shapes.take(left, axis=0)))
 
 
 def _by_knot(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:

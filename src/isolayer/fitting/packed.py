@@ -272,10 +272,10 @@ class Packed:
             mine: Any = slice(None) if inside.all() else np.flatnonzero(inside)
             rows, before = at[mine], out[mine]
             found = before + shapes.read(level.weights, rows - level.first, left[mine], fraction[mine])
-            above = np.full_like(rows, self.shape[0]) if alone else self._above(level, rows - level.first)
+            over = np.full_like(rows, self.shape[0]) if alone else self._above(level, rows - level.first)
             whole = np.flatnonzero(self._place.take(rows) >= 0)  # few, so that leaving them out first would cost more
-            found[whole], above[whole] = before[whole], rows[whole]
-            out[mine], at[mine] = found, above
+            found[whole], over[whole] = before[whole], rows[whole]
+            out[mine], at[mine] = found, over
         rest: Any = np.flatnonzero(at < self.shape[0])
         rest = slice(None) if len(rest) == len(at) else rest
         place = self._place.take(at[rest]).astype(np.int64) * self.shape[1] + left[rest]
@@ -307,7 +307,9 @@ class Packed:
         """
         found = list[tuple[ShapesByKnot, bool]]()
         for level in reversed(self.levels):
-            mean, above = level.shapes.mean, np.zeros(0) if level.parent is None else one_or_all(level.parent)
+            mean, above = level.shapes.mean, np.zeros(0, np.int64)
+            if level.parent is not None:
+                above = one_or_all(level.parent.astype(np.int64))
             alone = len(above) == 1 and bool(self._place[above[0]] >= 0)
             if alone:
                 mean = mean + self.whole[self._place[above[0]]]

@@ -233,11 +233,14 @@ class _Kept(NamedTuple):
 
     def keep(self, at: Place, column: NDArray[Any]) -> None:
         """Keep some rows."""
-        shapes = self.shapes.shapes.astype(np.float32)
-        rest = (column - self.shapes.mean).astype(np.float32)
-        weights = rest @ shapes.T
-        rest -= weights @ shapes
-        self.weights[at], self.error[at] = weights, np.abs(rest, out=rest).max(1)
+        shapes, mean = self.shapes.shapes.astype(np.float32), self.shapes.mean[:, None]
+        if column.dtype == np.float32:
+            rest = column.T - mean.astype(np.float32)  # [knots, rows], as columns are in memory
+        else:
+            rest = (column.T - mean).astype(np.float32)
+        weights = shapes @ rest
+        rest -= shapes.T @ weights
+        self.weights[at], self.error[at] = weights.T, np.abs(rest, out=rest).max(0)
 
     def pack(self, at: slice, most: NDArray[Any]) -> NDArray[np.bool_]:
         """Round the weights of some rows, which may change by so much; returns whether they do not change by more."""
@@ -248,9 +251,12 @@ class _Kept(NamedTuple):
 
 def _shifted(chunk: Chunk, shift: Floats, least: float) -> tuple[Floats, NDArray[Any]]:
     """Curves that rise as they must after a shift, one per context, and logarithms of their variances."""
+    if not shift.any():
+        spread = np.maximum(chunk.variance, np.asarray(_LEAST, chunk.variance.dtype))
+        return chunk.values.copy("K"), np.log(spread, out=spread)
     shifts = shift[:, None].astype(chunk.remains.dtype) * chunk.remains
     curve = chunk.values + shifts
-    if np.isfinite(least) and shift.any():
+    if np.isfinite(least):
         low = np.flatnonzero(np.diff(curve, axis=1).min(1) < least)
         raised = curve[low]
         keep_rising(raised, least)

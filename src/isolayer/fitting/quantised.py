@@ -36,9 +36,10 @@ class Quantised:
     def of(cls, weight: NDArray[np.floating[Any]]) -> Quantised:
         """Weights ``[curves, knots]``, quantised; what is not 0 does not become 0."""
         largest = weight.max(1).astype(np.float32)
-        steps = np.ceil(weight * (255 / np.where(largest > 0, largest, 1))[:, None] - 0.5)
-        steps = np.where(weight > 0, np.maximum(steps, 1), 0)
-        return cls(np.minimum(steps, 255).astype(np.uint8), largest)
+        steps = weight * (255 / np.where(largest > 0, largest, 1))[:, None]
+        steps -= 0.5
+        np.maximum(np.ceil(steps, out=steps), weight > 0, out=steps)
+        return cls(np.minimum(steps, 255, out=steps).astype(np.uint8), largest)
 
     @property
     def shape(self) -> tuple[int, int]:

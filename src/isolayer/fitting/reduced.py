@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.fitting.banded import Bands
-from isolayer.fitting.flat_rows import FlatRows
 from isolayer.fitting.interior import TOLERANCE
+from isolayer.fitting.padded_rows import PaddedRows
 from isolayer.fitting.prior import Prior
 
 Floats = NDArray[np.float64]
@@ -26,9 +26,10 @@ Singles = NDArray[np.float32]
 
 SIZES = (2, 4, 8)  # numbers of modes: the first for nearly all contexts, the others for larger ones
 SMALL = 3e-3  # most information beyond the modes, times prior variance: its square is the error of a variance
-_STEPS = 8  # Newton steps for the modes alone
-_ROUNDS, _FEW = 3, 0.004  # times that all directions are looked at, and share of the contexts for which it is not done
-_NEAR = 1e-2  # length of a step after which the rest is looked at
+_STEPS = 6  # most Newton steps for the modes alone
+_BLIND, _ROUNDS = 2, 3  # times that all directions are corrected without a look at the residual, and with one
+_FEW = 0.004  # share of the contexts whose residual may be too large
+_NEAR = 0.1  # length of a step after which all directions are looked at
 _LONGEST = 1.5  # as in isolayer.fitting.interior
 
 
@@ -68,7 +69,7 @@ class Reduced(NamedTuple):
     """Fitted contexts.
 
     Args:
-        deviation: From the centre, shape ``[contexts, knots]``.
+        deviation: From the centre, shape ``[contexts, knots]``, in memory knot by knot.
         variance: Its posterior variance.
         residual: Largest violation of the optimality conditions, as in :class:`isolayer.fitting.solver.Fit`.
     """
@@ -78,32 +79,39 @@ class Reduced(NamedTuple):
     residual: Floats
 
 
-def fit_reduced(rows: FlatRows, centre: Floats, own: Modes, wide: Modes) -> Reduced:
+def fit_reduced(rows: PaddedRows, centre: Floats, own: Modes, wide: Modes) -> Reduced:
     """Fit contexts without constraints.
 
     Args:
         rows: The data.
-        centre: Where each cell's prior is centred, on the logit scale, shape ``[cells]``.
+        centre: Where each cell's prior is centred, on the logit scale, shape ``[depth, contexts]``.
         own: The prior.
         wide: The prior under which the variance is computed.
     """
     along, (first, last) = rows.between(own.modes), rows.span
-    weights, rest = _along_modes(rows, centre, along, own)
+    there = _along_modes(rows, centre, along)  # deviation at the cells
+    inner = own.covariance[first:last, first:last]
+    for _ in range(_BLIND):
+        slope, bend = _derivatives(rows, centre + there)
+        there += _corrected(rows.read(_pulled(rows, slope, inner), first) - there, bend, along)
     for _ in range(_ROUNDS):
-        slope, _ = _derivatives(rows, centre + _mixed(rows, weights, along) + rest)
-        deviation = -_knots(rows, slope) @ own.covariance[first:last]
-        there = rows.read(deviation)
-        after, bend = _derivatives(rows, centre + there)
-        residual = rows.sums(np.abs(after - slope)) / rows.scale
+        slope, before = _derivatives(rows, centre + there)
+        deviation = _pulled(rows, slope, own.covariance[first:last])
+        moved = rows.read(deviation)
+        after, bend = _derivatives(rows, centre + moved)
+        residual = np.abs(np.subtract(after, slope, out=after), out=after).sum(0) / rows.scale
         if np.count_nonzero(residual > TOLERANCE) <= _FEW * rows.contexts:
             break
-        weights = -_inner(rows, slope, along)
-        rest = there - _mixed(rows, weights, along)
-        weights = weights - _newton(rows, after, bend, along, weights)
+        there += _corrected(np.subtract(moved, there, out=moved), before, along)
     return Reduced(deviation, _variance(rows, bend, wide), residual)
 
 
-def _derivatives(rows: FlatRows, logit: Floats) -> tuple[Floats, Floats]:
+def _pulled(rows: PaddedRows, slope: Floats, covariance: Floats) -> Floats:
+    """Deviation :math:`-K g` by the slopes of the cells, shape ``[contexts, knots]``, in memory knot by knot."""
+    return ((-covariance.T) @ rows.shared(slope).T).T
+
+
+def _derivatives(rows: PaddedRows, logit: Floats) -> tuple[Floats, Floats]:
     """First and second derivative of the log loss by the logit of each cell, which is overwritten."""
     np.clip(logit, -700, 700, out=logit)
     np.exp(np.negative(logit, out=logit), out=logit)
@@ -115,53 +123,47 @@ def _derivatives(rows: FlatRows, logit: Floats) -> tuple[Floats, Floats]:
     return slope, bend
 
 
-def _mixed(rows: FlatRows, weights: Floats, along: Floats) -> Floats:
-    """Modes times the weights that the contexts give them, at the cells."""
-    out = rows.each(weights[0])
-    out *= along[0]
-    for weight, mode in zip(weights[1:], along[1:], strict=True):
-        part = rows.each(weight)
-        part *= mode
-        out += part
-    return out
-
-
-def _knots(rows: FlatRows, amount: Floats) -> Floats:
-    """Amounts of the cells, shared between the two knots around each, shape ``[contexts, knots of the span]``."""
-    right = amount * rows.fraction
-    return rows.spread(amount - right, right)
-
-
-def _along_modes(rows: FlatRows, centre: Floats, along: Floats, own: Modes) -> tuple[Floats, Floats]:
-    """Weights of the modes, shape ``[modes, contexts]``, and the rest of the deviation at the cells."""
-    first, last = rows.span
-    beyond = own.rest[first:last, first:last]
-    weights, rest, near = np.zeros((len(along), rows.contexts)), np.zeros_like(centre), False
+def _along_modes(rows: PaddedRows, centre: Floats, along: Floats) -> Floats:
+    """Deviation at the cells that Newton's method finds along the modes, shape ``[depth, contexts]``."""
+    weights, there = np.zeros((len(along), rows.contexts)), np.zeros_like(centre)
     for step in range(_STEPS):
         some = slice(1 if step < 2 else None)  # most of the way is along the first
-        slope, bend = _derivatives(rows, centre + _mixed(rows, weights[some], along[some]) + rest)
-        move = _newton(rows, slope, bend, along[some], weights[some])
-        moved = _mixed(rows, move, along[some])
-        farthest = rows.largest(np.abs(moved, out=moved))
-        weights[some] -= move * (_LONGEST / np.maximum(farthest, _LONGEST))
-        if near:
+        slope, bend = _derivatives(rows, centre + there)
+        pairs, gradient = _Pairs.of(len(along[some])), np.stack([(slope * mode).sum(0) for mode in along[some]])
+        move = pairs.inverse_times(_hessian(pairs, bend, along), (gradient + weights[some])[:, None])[:, 0]
+        moved = _mixed(move, along)
+        farthest = np.abs(moved).max(0)
+        shorter = _LONGEST / np.maximum(farthest, _LONGEST)
+        weights[some] -= move * shorter
+        there -= np.multiply(moved, shorter, out=moved)
+        if step > 0 and float(farthest.max()) < _NEAR:
             break
-        near = step >= 2 and float(farthest.max()) < _NEAR
-        if near:
-            rest = rows.read(-_knots(rows, slope) @ beyond, first)
-    return weights, rest
+    return there
 
 
-def _inner(rows: FlatRows, amount: Floats, along: Floats) -> Floats:
-    """Products of amounts of the cells with the modes, shape ``[modes, contexts]``."""
-    return np.stack([rows.sums(amount * mode) for mode in along])
+def _corrected(off: Floats, bend: Floats, along: Floats) -> Floats:
+    r"""By how much Newton's method moves deviations that are off :math:`-K g` by so much, at the cells.
+
+    The step is :math:`(I + K H)^{-1}` times that; K is taken to be :math:`\Psi\Psi^\top`, of the modes alone.
+    """
+    pairs, pressed = _Pairs.of(len(along)), off * bend
+    right = np.stack([(pressed * mode).sum(0) for mode in along])
+    off -= _mixed(pairs.inverse_times(_hessian(pairs, bend, along), right[:, None])[:, 0], along)
+    return off
 
 
-def _newton(rows: FlatRows, slope: Floats, bend: Floats, along: Floats, weights: Floats) -> Floats:
-    """By how much Newton's method lowers the weights of the modes."""
-    pairs = _Pairs.of(len(along))
-    hessian = np.stack([rows.sums(bend * along[i] * along[j]) for i, j in pairs.places])
-    return pairs.inverse_times(hessian, (_inner(rows, slope, along) + weights)[:, None])[:, 0]
+def _mixed(weights: Floats, along: Floats) -> Floats:
+    """Modes times the weights that the contexts give them, at the cells."""
+    out = weights[0] * along[0]
+    for weight, mode in zip(weights[1:], along[1:], strict=False):
+        out += weight * mode
+    return np.asarray(out)
+
+
+def _hessian(pairs: _Pairs, bend: Floats, along: Floats) -> Floats:
+    """Second derivatives of the log loss by the weights of the modes, shape ``[pairs, contexts]``."""
+    pressed = [bend * mode for mode in along[: pairs.size]]
+    return np.stack([(pressed[i] * along[j]).sum(0) for i, j in pairs.places])
 
 
 class _Pairs(NamedTuple):
@@ -191,7 +193,7 @@ class _Pairs(NamedTuple):
         return out
 
 
-def _variance(rows: FlatRows, bend: Floats, wide: Modes) -> Singles:
+def _variance(rows: PaddedRows, bend: Floats, wide: Modes) -> Singles:
     r"""Posterior variance at all knots, ``[contexts, knots]``, by eliminating the rest, which is known to first order.
 
     With modes :math:`\Psi`, rest R and Hessian H, the rest answers the modes by :math:`B = \Psi^\top H R`, and
@@ -199,31 +201,39 @@ def _variance(rows: FlatRows, bend: Floats, wide: Modes) -> Singles:
     .. math:: \operatorname{diag}(R - R H R) + (\Psi - B)^\top (I + \Psi^\top H \Psi - B H \Psi)^{-1} (\Psi - B).
     """
     first, last = rows.span
-    modes, rest = wide.modes[:, first:last].astype(np.float32), wide.rest[first:last].astype(np.float32)
-    diagonal, beside = _bands(rows, bend)
-    pressed = diagonal * modes[:, None]  # H times modes, [modes, contexts, knots of the span]
-    pressed[:, :, :-1] += beside * modes[:, None, 1:]
-    pressed[:, :, 1:] += beside * modes[:, None, :-1]
-    answer = pressed @ rest
+    modes, rest = wide.modes.astype(np.float32)[:, :, None], wide.rest[first:last].astype(np.float32)
+    near = modes[:, first:last]
+    both, (diagonal, beside) = _bands(rows, bend)
+    pressed = diagonal * near  # H times modes, [modes, knots of the span, contexts]
+    pressed[:, :-1] += beside * near[:, 1:]
+    pressed[:, 1:] += beside * near[:, :-1]
+    left = modes - rest.T @ pressed  # [modes, knots, contexts]
     pairs = _Pairs.of(len(modes))
-    near = np.subtract(modes[:, None], answer[:, :, first:last])
-    hessian = np.stack([np.einsum("cn,cn->c", pressed[i], near[j]) for i, j in pairs.places])
+    hessian = np.stack([np.einsum("nc,nc->c", pressed[i], left[j, first:last]) for i, j in pairs.places])
     unit = np.broadcast_to(np.eye(len(modes))[:, :, None], (len(modes), len(modes), rows.contexts))
     covariance = pairs.inverse_times(hessian, unit).astype(np.float32)
-    left = np.subtract(wide.modes[:, None].astype(np.float32), answer, out=answer)
-    out = np.diag(wide.rest).astype(np.float32) - diagonal @ rest**2
-    out -= beside @ (2 * rest[:-1] * rest[1:])
-    for i, j in pairs.places:
-        part = left[i] * left[j]
-        part *= (covariance[i, j] * (1 if i == j else 2))[:, None]
+    out = np.concatenate([rest**2, 2 * rest[:-1] * rest[1:]]).T @ both
+    np.subtract(np.diag(wide.rest).astype(np.float32)[:, None], out, out=out)
+    for i, one in enumerate(left):  # the product with the covariance, row by row of the upper triangle
+        part = covariance[i, i] * one
+        for j in range(i + 1, len(left)):
+            part += (2 * covariance[i, j]) * left[j]
+        part *= one
         out += part
-    return out
+    return out.T
 
 
-def _bands(rows: FlatRows, bend: Floats) -> tuple[Singles, Singles]:
-    """Diagonal and first band of the Hessian of each context, ``[contexts, knots of the span]`` and one less."""
+def _bands(rows: PaddedRows, bend: Floats) -> tuple[Singles, tuple[Singles, Singles]]:
+    """Diagonal and first band of the Hessian of each context, ``[knots of the span, contexts]`` and one less.
+
+    The first array is both, one below the other.
+    """
     right = bend * rows.fraction
-    both = right * rows.fraction
-    beside = rows.spread(right - both)  # sums of f (1 - f)
-    diagonal = rows.spread(bend - 2 * right + both, both)  # of (1 - f)^2, and of f^2 one knot on
-    return diagonal.astype(np.float32), beside[:, :-1].astype(np.float32)
+    squares = right * rows.fraction
+    right -= squares  # of which the sums are those of f (1 - f)
+    beside = rows.spread(right).T
+    diagonal = rows.spread(bend - 2 * right - squares, squares).T  # of (1 - f)^2, and of f^2 one knot on
+    size = len(diagonal)
+    both = np.empty((2 * size - 1, rows.contexts), np.float32)
+    both[:size], both[size:] = diagonal, beside[:-1]
+    return both, (both[:size], both[size:])

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from isolayer.fitting.banded import Bands
 from isolayer.fitting.binned_rows import BinnedRows
 from isolayer.fitting.chunk import Above, Chunk
-from isolayer.fitting.flat_rows import FlatRows
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.interior import TOLERANCE
 from isolayer.fitting.packed import one_or_all
+from isolayer.fitting.padded_rows import PaddedRows
 from isolayer.fitting.prior import Prior
 from isolayer.fitting.reduced import SIZES, SMALL, Modes, fit_reduced
 
@@ -85,40 +85,40 @@ class SmallContexts(NamedTuple):
             contexts: Ascending, each with rows.
             modes: Place of the number of modes.
         """
-        rows, parents = FlatRows(self.part, self.starts, contexts), self.above.parent[contexts]
+        rows, parents = PaddedRows(self.part, self.starts, contexts), self.above.parent[contexts]
         parents = one_or_all(parents)
         parent = np.asarray(self.above.curves[parents])
         before = (rows.between(parent[0]) if len(parent) == 1 else rows.read(parent)) + rows.offset
         own, wide = self.modes[modes]
-        deviation, variance, residual = fit_reduced(rows, before + rows.between(self.shared), own, wide)
-        deviation += parent
-        deviation += self.shared
+        values, variance, residual = fit_reduced(rows, before + rows.between(self.shared), own, wide)
+        values += parent + self.shared
         good = residual <= TOLERANCE
         if np.isfinite(self.least):
-            good &= np.diff(deviation, axis=1).min(1) >= self.least
+            good &= np.diff(values, axis=1).min(1) >= self.least
         left: NDArray[Any] = variance / self.free.astype(np.float32)
         np.minimum(left, 1.0, out=left)
-        squares = left**2
-        moved = self.shared * squares
-        deviation -= moved
-        variance += moved**2
-        variance += squares * np.asarray(self.above.variance[parents], np.float32)
-        sums = _expected(rows, before, deviation, left)
+        squares = left * left
+        moved = squares * self.shared.astype(np.float32)
+        values -= moved  # to second order, the mean of the posterior's rates
+        squares *= np.asarray(self.above.variance[parents], np.float32)
+        variance += squares
+        variance += np.multiply(moved, moved, out=moved)
+        sums = _expected(rows, before, values, left)
         worst = float(residual[good].max(initial=0.0))
-        return Chunk(deviation, variance, _knot_weight(rows), left, sums, worst), good
+        return Chunk(values, variance, _knot_weight(rows), left, sums, worst), good
 
 
-def _knot_weight(rows: FlatRows) -> NDArray[np.float32]:
+def _knot_weight(rows: PaddedRows) -> NDArray[np.float32]:
     """Weight of the rows around each knot, shape ``[contexts, knots]``."""
-    right = rows.weight * rows.fraction
-    out = np.zeros((rows.contexts, rows.knots), np.float32)
-    out[:, slice(*rows.span)] = rows.spread(rows.weight - right, right)
+    out = np.zeros((rows.knots, rows.contexts), np.float32).T
+    out[:, slice(*rows.span)] = rows.shared(rows.weight)
     return out
 
 
-def _expected(rows: FlatRows, before: Floats, served: Floats, left: NDArray[Any]) -> Floats:
+def _expected(rows: PaddedRows, before: Floats, served: Floats, left: NDArray[Any]) -> Floats:
     """Sums by context, shape ``[4, contexts]``: see :func:`isolayer.fitting.level.balancing_shift`."""
     parents, prob = (1 / (1 + np.exp(-np.clip(x, -700, 700))) for x in (before, rows.read(served) + rows.offset))
-    information = prob * (1 - prob)
+    now = rows.weight * prob
+    information = now * (1 - prob)
     rise = information * rows.read(left)
-    return np.stack([rows.sums(rows.weight * amount) for amount in (parents, prob, rise, information)])
+    return np.stack([amount.sum(0) for amount in (rows.weight * parents, now, rise, information)])

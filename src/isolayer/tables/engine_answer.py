@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from isolayer.fitting.adding import add_up
+from isolayer.fitting.adding import add_up, sort_cells
 from isolayer.fitting.categories import combine, encode
 from isolayer.fitting.histogram import Histogram, bins
 from isolayer.fitting.negative_rates import distinct_rates
@@ -85,12 +85,12 @@ def histogram_of_cells(
     for size, part in zip(sizes[1:], (fold, numbers_of(cells.pop("bin")), code), strict=True):
         cell *= size  # in place, here and below: what costs time is new memory
         cell += part
-    order, once = _sort(cell, math.prod(sizes))
+    order = sort_cells(cell, math.prod(sizes))
     sums = {
         name: numbers_of(cells.pop(name)).take(order).astype(np.float64, copy=False) for name in _SUMS if name in cells
     }
     del order
-    if not once:
+    if not (cell[1:] > cell[:-1]).all():
         cell, totals = add_up(cell, math.prod(sizes), [*sums.values()])
         sums = dict(zip(sums, totals, strict=True))
     whole = [sums.get(name, sums["count"]) for name in _SUMS]  # where nothing is weighted, weights are counts
@@ -104,21 +104,6 @@ def _groups(cells: dict[str, Any], contexts: tuple[str, ...]) -> tuple[tuple[NDA
         return (coded[0][0],), coded[0][1]
     parts, group = combine([codes for _, codes in coded], [len(words) for words, _ in coded], len(cells["bin"]))
     return tuple(words[part] for (words, _), part in zip(coded, parts, strict=True)), group
-
-
-def _sort(cell: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], bool]:
-    """Sort cells; returns the order in which they stand now, and whether each occurs once."""
-    bits = len(cell).bit_length()
-    if size.bit_length() + bits < 64:  # numbers that hold both sort several times as fast as places of numbers
-        cell <<= bits
-        cell |= np.arange(len(cell))
-        cell.sort()
-        order = cell & ((1 << bits) - 1)
-        cell >>= bits
-    else:
-        order = np.argsort(cell, kind="stable")
-        cell[:] = cell[order]
-    return order, bool((cell[1:] > cell[:-1]).all())
 
 
 def _places(cell: NDArray[np.int64], sizes: tuple[int, ...], rates: NDArray[np.float64]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from isolayer.tables.engine_answer import columns_of, context_column, histogram_
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.grid_query import Scores, grid_for
 from isolayer.tables.label_query import can_be_labels, label_numbers, refuse_other_words
+from isolayer.tables.row_sums import Found, sums_of_rows
 from isolayer.tables.sources import (
     Table,
     Value,
@@ -40,6 +42,7 @@ from isolayer.tables.sources import (
     collect_sparingly,
     double,
     finite,
+    from_files,
     is_number,
     is_relation,
     may_be_keys,
@@ -49,14 +52,8 @@ from isolayer.tables.sources import (
 
 OnBadRows = Literal["error", "drop"]
 
-_SOURCE = (
-    "score",
-    "label",
-    "weight",
-    "scale",
-    "negative_rate",
-    "weight_kind",
-)  # what a histogram remembers of its columns
+# What a histogram remembers of its columns.
+_SOURCE = ("score", "label", "weight", "scale", "negative_rate", "weight_kind")
 _UNUSED = -1  # bin of rows that weigh nothing
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -2: "scores that are NULL, NaN or infinite",
@@ -142,10 +139,8 @@ def histogram_of(
     newest = latest(source, spec)
     if isinstance(spec.grid, str):
         spec = replace(spec, grid=grid_for(source, lambda table: _scores(table, spec, newest)))
-    cells = _cells(source, spec, newest)
-    bad = _bad_rows(cells, spec)
+    total, bad, made = _summed(source, spec, newest)
     if bad:
-        total = int(numbers_of(cells["count"]).sum())
         counts = ", ".join(f"{count} {kind}" for kind, count in bad.items())
         if on_bad_rows == "error":
             query = sample_query(source, spec)
@@ -157,10 +152,7 @@ def histogram_of(
                 f'out by on_bad_rows="drop"{sample}'
             )
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
-    kept = numbers_of(cells["bin"]) >= 0
-    cells = cells if kept.all() else only_rows(cells, kept)
-    del kept
-    histogram = histogram_of_cells(cells, spec.contexts, _grid(spec), _rates(cells, spec))
+    histogram = made()
     if spec.weight is not None and spec.weight_kind == "frequency" and spec.half_life is None:
         why = doubtful_counts(float(histogram.weight.sum()), histogram.rows)
         if why is not None:
@@ -168,12 +160,33 @@ def histogram_of(
     return replace(histogram, source={name: getattr(spec, name) for name in _SOURCE}), bad
 
 
-def _cells(source: Any, spec: ColumnSpec, newest: float | None) -> dict[str, Any]:
-    """The columns of the engine's answer."""
+def _summed(source: Any, spec: ColumnSpec, newest: float | None) -> tuple[int, dict[str, int], Callable[[], Histogram]]:
+    """Number of rows, how many of each kind cannot be used, and what makes the histogram of the others."""
+    found = _sorted_here(source, spec)
+    if found is not None:
+        histogram, kind, number = found
+        return int(histogram.rows + number.sum()), _bad_rows(kind, number, spec), lambda: histogram
     answer = collect_sparingly(source, lambda table: grouped(table, spec, newest=newest))
     schema, batches = answer.schema, answer.to_batches()
     del answer
-    return columns_of(schema, batches)
+    cells = columns_of(schema, batches)
+    kind, number = numbers_of(cells["bin"]), numbers_of(cells["count"])
+
+    def made() -> Histogram:
+        kept = numbers_of(cells["bin"]) >= 0
+        good = cells if kept.all() else only_rows(cells, kept)
+        return histogram_of_cells(good, spec.contexts, _grid(spec), _rates(good, spec))
+
+    return int(number.sum()), _bad_rows(kind, number, spec), made
+
+
+def _sorted_here(source: Any, spec: ColumnSpec) -> Found | None:
+    """The sums of rows without weights, folds or rates of their own, where sorting them is the faster way."""
+    rate = spec.negative_rate
+    if spec.weight is not None or spec.half_life is not None or spec.folds is not None or isinstance(rate, str):
+        return None
+    share = 1.0 if rate is None else float(rate)
+    return sums_of_rows(source, lambda table: prepared(table, spec), spec.contexts, _grid(spec), share)
 
 
 def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:
@@ -190,6 +203,24 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
     >>> grouped(rows, ColumnSpec(("bin",))).columns
     ('context_0', 'bin', 'count', 'positive', 'logit')
     """
+    rows = prepared(table, spec, newest=newest)
+    label, logit = rows["label"], rows["logit"]
+    if "weight" not in rows.columns:
+        sums = {"positive": label.sum(), "logit": logit.sum()}
+    else:
+        weight = rows["weight"]
+        sums = {
+            "weight": weight.sum(),
+            "weight_squared": (weight * weight).sum(),
+            "positive": (weight * label).sum(),
+            "logit": (weight * logit).sum(),
+        }
+    keys = [name for name in rows.columns if name not in ("label", "logit", "weight")]
+    return rows.group_by(keys).agg(count=rows.count(), **sums)
+
+
+def prepared(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> Table:
+    """The rows of a table as one lazy expression: what :func:`grouped` groups by, then what it adds up."""
     _check_columns(table, spec)
     _, logit = _logit(table, spec)
     label, weight = label_numbers(table[spec.label]).cast("float64"), weight_expression(table, spec, newest)
@@ -198,19 +229,7 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
         keys["negative_rate"] = table[spec.negative_rate].cast("float64")
     if spec.folds is not None:
         keys["fold"] = fold_expression(table, spec.score, spec.folds)
-    prepared = table.select(**keys, bin=_bin(table, spec, weight), label=label, logit=logit, **_named("weight", weight))
-    label, logit = prepared["label"], prepared["logit"]
-    if weight is None:
-        sums = {"positive": label.sum(), "logit": logit.sum()}
-    else:
-        weight = prepared["weight"]
-        sums = {
-            "weight": weight.sum(),
-            "weight_squared": (weight * weight).sum(),
-            "positive": (weight * label).sum(),
-            "logit": (weight * logit).sum(),
-        }
-    return prepared.group_by([*keys, "bin"]).agg(count=prepared.count(), **sums)
+    return table.select(**keys, bin=_bin(table, spec, weight), label=label, logit=logit, **_named("weight", weight))
 
 
 def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
@@ -231,16 +250,7 @@ def sample_query(source: Any, spec: ColumnSpec) -> str:
     bad = table.filter(~good.fill_null(False)).limit(10)
     backend = backend_of(table)
     query = re.sub(r"\s+", " ", str(ibis.to_sql(bad, dialect=backend.name)))
-    return _from_files(query, backend) if lasting else query
-
-
-def _from_files(query: str, backend: Any) -> str:
-    """A query of what Ibis read from files, with the files in place of the views that it made of them."""
-    if backend.name == "duckdb":
-        views = "SELECT view_name, sql FROM duckdb_views() WHERE view_name LIKE 'ibis_read_%'"
-        for name, made in backend.con.execute(views).fetchall():
-            query = query.replace(f'"{name}"', f"({made.partition(' AS ')[2].rstrip(';')})")
-    return query
+    return from_files(query, backend) if lasting else query
 
 
 def latest(source: Any, spec: ColumnSpec) -> float | None:
@@ -377,11 +387,10 @@ def _rule(spec: ColumnSpec) -> str:
     return f"{score}, labels in [0, 1]{weight}" + (", no missing contexts" if spec.missing == "error" else "")
 
 
-def _bad_rows(cells: dict[str, Any], spec: ColumnSpec) -> dict[str, int]:
-    """How many rows of each kind cannot be used."""
-    kind = numbers_of(cells["bin"])
+def _bad_rows(kind: NDArray[Any], count: NDArray[Any], spec: ColumnSpec) -> dict[str, int]:
+    """How many rows of each kind cannot be used, by bins and counts of cells."""
     bad = np.flatnonzero(kind < _UNUSED)
-    kind, count = kind[bad], numbers_of(cells["count"])[bad]
+    kind, count = kind[bad], count[bad]
     kinds = _KINDS if spec.scale == "logit" else _KINDS | {_SCORE: _PROBS}
     return {text: int(count[kind == code].sum()) for code, text in kinds.items() if (kind == code).any()}
 

@@ -292,6 +292,15 @@ def relation_query(relation: Any, expression: Table) -> Any:
     return relation.query(ROWS, ibis.to_sql(expression, dialect="duckdb"))
 
 
+def from_files(query: str, backend: Any) -> str:
+    """A query of what Ibis read from files, with the files in place of the views that it made of them."""
+    if backend.name == "duckdb":
+        views = "SELECT view_name, sql FROM duckdb_views() WHERE view_name LIKE 'ibis_read_%'"
+        for name, made in backend.con.execute(views).fetchall():
+            query = query.replace(f'"{name}"', f"({made.partition(' AS ')[2].rstrip(';')})")
+    return query
+
+
 def double(value: float) -> Value:
     """A literal that every engine reads as exactly this double.
 

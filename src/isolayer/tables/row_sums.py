@@ -1,0 +1,112 @@
+"""Sums over very many contexts of Parquet files: the embedded DuckDB reads and bins rows, and they are sorted here.
+
+A GROUP BY is the faster way if it leaves few rows. Whether it would is seen from the first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import ibis
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.level import THREADS
+from isolayer.fitting.runs import Run, histogram_of_run, joined
+from isolayer.grid import Grid
+from isolayer.tables.engine_answer import context_column
+from isolayer.tables.sources import Table, as_table, engine, note_scan
+
+FROM = 1 << 22  # rows from which it is asked whether sorting them is faster
+_BLOCK = 1 << 19  # rows that are sorted together
+_MOST = 1 << 25  # rows that are kept before they are added up
+_SHARE = 0.5  # cells per row of the first block from which sorting is faster
+
+Found = tuple[Histogram, NDArray[np.int64], NDArray[np.float64]]
+
+
+class _Unsuited(Exception):
+    """These rows are for the engine to group."""
+
+
+def sums_of_rows(
+    source: Any, prepare: Callable[[Table], Table], contexts: tuple[str, ...], grid: Grid, rate: float
+) -> Found | None:
+    """A histogram, and bins and counts of rows that cannot be used; None where the engine should group the rows.
+
+    Args:
+        source: Any source; only Parquet files are read here.
+        prepare: An expression of rows with columns ``context_0`` and so on, ``bin``, ``label`` and ``logit``.
+        contexts: Names of the context columns.
+        grid: Where the knots, and so the bins, are.
+        rate: Share of the negatives that was kept.
+    """
+    if not isinstance(source, str | Path) or "csv" in Path(source).suffixes or not contexts:
+        return None
+    rows = prepare(as_table(source))
+    kinds = [rows[context_column(place)].type() for place in range(len(contexts))]
+    if not all(kind.is_integer() and kind != ibis.dtype("uint64") for kind in kinds):
+        return None
+    connection, query = engine().con, ibis.to_sql(rows, dialect="duckdb")
+    if connection.sql(f"SELECT count(*) FROM ({query})").fetchall()[0][0] < FROM:
+        return None
+    try:
+        with ThreadPoolExecutor(THREADS) as pool, closing(connection.sql(query).to_arrow_reader(_BLOCK)) as reader:
+            run = _summed(_blocks(reader), len(contexts), grid, pool)
+            note_scan()
+            return histogram_of_run(run, contexts, grid, rate, pool)
+    except (_Unsuited, OverflowError, OSError, pa.ArrowException):  # an engine that fails says why when it groups
+        return None
+
+
+def _blocks(reader: pa.RecordBatchReader) -> Iterator[list[pa.RecordBatch]]:
+    """Record batches in blocks of about as many rows as are sorted together."""
+    block = list[pa.RecordBatch]()
+    for batch in reader:
+        block.append(batch)
+        if sum(map(len, block)) >= _BLOCK:
+            yield block
+            block = []
+    if sum(map(len, block)):
+        yield block
+
+
+def _summed(blocks: Iterator[list[pa.RecordBatch]], contexts: int, grid: Grid, pool: ThreadPoolExecutor) -> Run:
+    """All rows, added up; they are sorted while others are read."""
+    runs, waiting = list[Run](), list[Future[Run]]()
+    for block in blocks:
+        waiting.append(pool.submit(_run, block, contexts, grid))
+        if not runs:
+            runs.append(waiting.pop().result())
+            if runs[0].distinct < _SHARE * len(runs[0].key):
+                raise _Unsuited
+        elif len(waiting) >= THREADS:
+            runs.append(waiting.pop(0).result())
+        if sum(len(run.key) for run in runs) > max(_MOST, 2 * len(runs[0].key)):
+            runs = [joined([*runs, *(one.result() for one in waiting)], pool)]
+            waiting = []
+    runs += [one.result() for one in waiting]
+    if not runs:
+        raise _Unsuited
+    return joined(runs, pool)
+
+
+def _run(block: list[pa.RecordBatch], contexts: int, grid: Grid) -> Run:
+    """The rows of a block, sorted."""
+    columns = {name: [batch[name] for batch in block] for name in block[0].schema.names}
+    keys = [context_column(place) for place in range(contexts)]
+    if any(part.null_count for name in keys for part in columns[name]):
+        raise _Unsuited  # no value is a context of its own, after all others
+    whole = {name: np.concatenate([_numbers(part) for part in parts]) for name, parts in columns.items()}
+    return Run.of([whole[name] for name in keys], whole["bin"], whole["label"], whole["logit"], grid)
+
+
+def _numbers(part: pa.Array) -> NDArray[Any]:
+    """Numbers, 0 where there is none: such rows have bins of their own."""
+    return np.asarray(part.fill_null(0).to_numpy(zero_copy_only=False) if part.null_count else part.to_numpy())

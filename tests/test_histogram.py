@@ -255,3 +255,21 @@ def test_a_fine_grid_has_bins_of_its_own():
     histogram = Histogram.from_arrays(logit, np.zeros(1000), grid=grid)
     np.testing.assert_array_equal(histogram.bin, np.unique(bin_of(logit, grid)))
     assert histogram.bin.max() == bins(grid) - 1 > np.iinfo(np.int16).max
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_over_parts_of_the_cells_are_those_over_all(weighted, monkeypatch):
+    rng = np.random.default_rng(0)
+    weight = rng.random(500) + 0.5 if weighted else None
+    rows = rng.normal(0, 3, 500), (rng.random(500) < 0.3).astype(float)
+    whole = Histogram.from_arrays(*rows, {"shop": rng.integers(0, 90, 500)}, weight)
+    before = whole.fingerprint()
+    monkeypatch.setattr("isolayer.fitting.adding._PART", 7)
+    assert whole.fingerprint() == before
+    found, expected = whole.level(0), Histogram.from_arrays(*rows, weight=weight)
+    assert (found.keys, found.contexts) == ((), ())
+    for name in ("group", "fold", "bin", "negative_rate", "count"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        assert getattr(found, name).dtype == getattr(expected, name).dtype
+    for name in ("weight", "weight_squared", "positive", "logit"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-12, atol=1e-12)

@@ -40,13 +40,10 @@ def warn_of_probs(histogram: Histogram, *, stacklevel: int = 2) -> None:
 
     >>> warn_of_probs(Histogram.from_arrays([-1.0, 0.5], [0, 1]))
     """
+    if histogram.rows < _ROWS or histogram.logit.min() < 0:
+        return
     mean = histogram.logit / histogram.weight
-    if (
-        histogram.rows >= _ROWS
-        and mean.min() >= 0
-        and mean.max() <= 1
-        and mean.max() - mean.min() > histogram.grid.step
-    ):
+    if mean.max() <= 1 and mean.max() - mean.min() > histogram.grid.step:
         warnings.warn(
             f'scores: expected logits under scale="logit", got numbers from {mean.min():.3g} to {mean.max():.3g}; '
             'if they are probabilities, use scale="prob"',
@@ -103,11 +100,11 @@ def refuse_beyond_grid(histogram: Histogram) -> None:
 
     >>> refuse_beyond_grid(Histogram.from_arrays([-1.0, 0.5], [0, 1]))
     """
-    grid, mean = histogram.grid, histogram.logit / histogram.weight
+    grid = histogram.grid
     beyond = (histogram.bin == 0) | (histogram.bin == bins(grid) - 1)
     share = histogram.weight[beyond].sum() / histogram.weight.sum()
     if share > _BEYOND:
-        middle = np.average(mean[beyond], weights=histogram.weight[beyond])
+        middle = histogram.logit[beyond].sum() / histogram.weight[beyond].sum()
         raise InputError(
             f"scores: expected most of them on the grid from {grid.lower:g} to {grid.upper:g}, got {share:.0%} beyond "
             f'it, around {middle:.3g}; use grid="auto", which follows the scores'

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Sums = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
+_PART = 1 << 18  # rows whose places are numbered anew together
 _DENSE = 1 << 22  # up to so many cells a table beats sorting, however few rows there are
 
 
@@ -77,9 +78,24 @@ def rounded_sums(place: NDArray[Any], places: int, columns: Iterable[Sums]) -> I
     """
     last, sums = None, b""
     for column in columns:
-        sums = sums if column is last else np.round(np.bincount(place, column, minlength=places), 6).tobytes()
+        sums = sums if column is last else np.round(sums_by_place(place, places, column), 6).tobytes()
         last = column
         yield sums
+
+
+def sums_by_place(place: NDArray[Any], places: int, column: Sums) -> Sums:
+    """Sums of a column by place, part by part of the rows, so that none of them is copied as a whole.
+
+    >>> sums_by_place(np.array([0, 2, 2]), 4, np.array([1.0, 2.0, 3.0])).tolist()
+    [1.0, 0.0, 5.0, 0.0]
+    """
+    out = np.zeros(places)
+    for first in range(0, len(place), _PART):
+        some = place[first : first + _PART]
+        low = int(some.min())
+        sums = np.bincount(some - low, column[first : first + _PART])
+        out[low : low + len(sums)] += sums
+    return out
 
 
 def _table(cell: Codes, column: Sums, size: int) -> Sums:

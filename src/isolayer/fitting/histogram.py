@@ -20,8 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from isolayer.errors import InputError, offered
 from isolayer.fitting import columns
-from isolayer.fitting.adding import add_up, rounded_sums
-from isolayer.fitting.categories import Codes, combine, context_names, encode, typed
+from isolayer.fitting.adding import add_up, rounded_sums, sums_by_place
+from isolayer.fitting.agreement import agreed, joined_keys
+from isolayer.fitting.categories import Codes, combine, context_names, encode
 from isolayer.fitting.negative_rates import checked_rates, distinct_rates
 from isolayer.fitting.notebook import HistogramForm
 from isolayer.grid import Grid, grid_or
@@ -192,8 +193,8 @@ class Histogram(HistogramForm):
         digest = sha256("\0".join(self.contexts).encode())
         for part in (key[first : first + (1 << 16)] for key in self.keys for first in range(0, len(key) or 1, 1 << 16)):
             digest.update("\0".join(["", *map(str, part.tolist())] if len(part) else ["", ""]).encode())
-        rates = distinct_rates(self.negative_rate)[0]
-        rate = np.searchsorted(rates, self.negative_rate)
+        rates, code = distinct_rates(self.negative_rate)
+        rate = np.broadcast_to(code, len(self.group))
         digest.update(rates.tobytes())
         for place, places in ((self.group, self.groups), (self.bin, bins(self.grid)), (rate, len(rates))):
             for sums in rounded_sums(place, places, (self.count, self.weight, self.positive)):
@@ -294,10 +295,29 @@ class Histogram(HistogramForm):
         """
         if count("depth", depth, 0, len(self.contexts), advice="0 is all rows together") == len(self.contexts):
             return self
+        if depth == 0 and not self.fold.any() and isinstance(distinct_rates(self.negative_rate)[1], int):
+            return self._together()
         parent, first = self.parents(depth)
         keys = tuple(key[first] for key in self.keys[:depth])
         place = parent[self.group], self.fold, self.bin, self.negative_rate
         return self._gather(self.grid, self.contexts[:depth], keys, place, [*self._sums()], self.source)
+
+    def _together(self) -> Histogram:
+        """All rows together, where none have folds or rates of their own."""
+        size = bins(self.grid)
+        totals, last = dict[str, Sums](), None
+        for name, column in zip(_SUMS, self._sums(), strict=True):
+            totals[name] = (
+                totals[last] if last and column is getattr(self, last) else sums_by_place(self.bin, size, column)
+            )
+            last = name
+        occupied = np.zeros(size, bool)
+        occupied[self.bin] = True
+        at = np.flatnonzero(occupied)
+        zeros, rate = np.zeros(len(at), np.int64), np.repeat(self.negative_rate[:1], len(at))
+        sums = {name: column[at] for name, column in totals.items()}
+        fold, place = zeros.astype(np.int8), at.astype(np.int32)
+        return Histogram(self.grid, (), (), zeros, fold, place, rate, **sums, source=self.source)
 
     def parents(self, depth: int) -> tuple[Codes, Codes]:
         """Group at level ``depth`` that each group belongs to, shape ``[groups]``, and the first group of each."""
@@ -347,9 +367,9 @@ class Histogram(HistogramForm):
                 f"histograms: expected the same grid and contexts, got {self.grid}, {self.contexts} and {other.grid}, "
                 f"{other.contexts}; make both with the same settings"
             )
-        source = _agreed(self.source, other.source)
+        source = agreed(self.source, other.source)
         coded = [
-            encode(_joined(mine, theirs, name), name)
+            encode(joined_keys(mine, theirs, name), name)
             for mine, theirs, name in zip(self.keys, other.keys, self.contexts, strict=True)
         ]
         groups = self.groups + other.groups
@@ -360,28 +380,6 @@ class Histogram(HistogramForm):
         rate = np.concatenate([self.negative_rate, other.negative_rate])
         sums = [np.concatenate([a, sign * b]) for a, b in zip(self._sums(), other._sums(), strict=True)]
         return self._gather(self.grid, self.contexts, keys, (group, fold, at, rate), [*sums], source)
-
-
-def _agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known about the rows of either of two histograms; an error where they contradict each other."""
-    for name in sorted(one.keys() & two.keys()):
-        both_sampled = name == "negative_rate" and None not in (one[name], two[name])  # each row has its own
-        if one[name] != two[name] and not both_sampled:
-            raise InputError(
-                f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "
-                f"read both with the same {name}"
-            )
-    return {**two, **one}
-
-
-def _joined(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:
-    """Keys of two histograms one after the other; an error when their types differ."""
-    kinds = {typed(key)[0].dtype.kind for key in (one, two) if len(typed(key)[0])}
-    if len(kinds) > 1:
-        raise InputError(f"context {name}: expected keys of one type in both histograms, got {kinds}; convert one")
-    if object in (one.dtype, two.dtype):
-        return np.array([*one.tolist(), *two.tolist()], dtype=object)
-    return np.concatenate([one, two])
 
 
 def _sums_of_rows(logit: Sums, label: Sums, weight: Sums | None) -> list[Sums | None]:

@@ -1,0 +1,34 @@
+"""What two histograms have to agree on before they are merged. numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolayer.errors import InputError
+from isolayer.fitting.categories import typed
+
+
+def agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known about the rows of either of two histograms; an error where they contradict each other."""
+    for name in sorted(one.keys() & two.keys()):
+        both_sampled = name == "negative_rate" and None not in (one[name], two[name])  # each row has its own
+        if one[name] != two[name] and not both_sampled:
+            raise InputError(
+                f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "
+                f"read both with the same {name}"
+            )
+    return {**two, **one}
+
+
+def joined_keys(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:
+    """Keys of two histograms one after the other; an error when their types differ."""
+    kinds = {typed(key)[0].dtype.kind for key in (one, two) if len(typed(key)[0])}
+    if len(kinds) > 1:
+        raise InputError(f"context {name}: expected keys of one type in both histograms, got {kinds}; convert one")
+    if object in (one.dtype, two.dtype):
+        return np.array([*one.tolist(), *two.tolist()], dtype=object)
+    return np.concatenate([one, two])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import evaluate
 from isolayer.curves.summary import falling
 from isolayer.errors import InputError
+from isolayer.fitting.binned_rows import ranges
 from isolayer.fitting.evidence import evidence
 from isolayer.fitting.histogram import Histogram, bins
 from isolayer.fitting.negative_rates import distinct_rates
@@ -92,7 +94,15 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
 def _some_contexts(histogram: Histogram) -> Histogram:
     """All contexts, or so many that there are enough cells to judge by."""
     every = len(histogram.group) // _CELLS + 1
-    return histogram if every == 1 else histogram.cells_where(histogram.group % every == 0)
+    if every == 1:
+        return histogram
+    starts = np.searchsorted(histogram.group, np.arange(histogram.groups + 1))
+    chosen = np.arange(0, histogram.groups, every)
+    chosen = chosen[starts[chosen + 1] > starts[chosen]]
+    size = starts[chosen + 1] - starts[chosen]
+    part = histogram.only_cells(ranges(starts[chosen], size))
+    keys = tuple(key[chosen] for key in histogram.keys)
+    return replace(part, keys=keys, group=np.repeat(np.arange(len(chosen)), size))
 
 
 def refuse_beyond_grid(histogram: Histogram) -> None:

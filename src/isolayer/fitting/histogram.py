@@ -344,7 +344,7 @@ class Histogram(HistogramForm):
     def _sums(self) -> tuple[Sums, ...]:
         return tuple(getattr(self, name) for name in _SUMS)
 
-    def only_cells(self, kept: NDArray[np.bool_] | slice) -> Histogram:
+    def only_cells(self, kept: NDArray[np.bool_] | Codes | slice) -> Histogram:
         """The cells that are kept, ``[cells]``; groups keep their numbers, and may be empty."""
         part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", "negative_rate", *_SUMS)}
         return replace(self, **part)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.fitting.binned_rows import BinnedRows
+from isolayer.fitting.binned_rows import BinnedRows, place_of_bins
 from isolayer.fitting.chunk import Chunk, Place
 from isolayer.fitting.level import LevelFit, Table, balancing_shift, keep_rising, workers
 from isolayer.fitting.packed import TOLERANCE, Packed, PackedLevel, Shapes, one_or_all
@@ -97,8 +97,8 @@ class Parts(NamedTuple):
             fitted = _Fitted.of(level, shift)
             level.each_chunk(fitted.keep)
         values, variance = fitted.balanced(shift)
-        parent, weight = level.above.parent.astype(np.int32), Quantised(fitted.steps, fitted.largest)
-        self.packed.append((first, values, variance, parent, weight))
+        del fitted  # whose memory the weights take
+        self.packed.append((first, values, variance, level.above.parent.astype(np.int32), _knot_weights(level)))
         return residual
 
 
@@ -119,8 +119,6 @@ class _Fitted(NamedTuple):
         values: Deviations from the parents' curves.
         remains: What remains of the parents, in the same shapes.
         variance: Logarithms of variances.
-        steps: See :class:`Quantised`.
-        largest: See :class:`Quantised`.
         sums: See :func:`balancing_shift`.
     """
 
@@ -129,8 +127,6 @@ class _Fitted(NamedTuple):
     values: _Kept
     remains: _Kept
     variance: _Kept
-    steps: NDArray[np.uint8]
-    largest: NDArray[np.float32]
     sums: Floats
 
     @classmethod
@@ -147,8 +143,7 @@ class _Fitted(NamedTuple):
         shapes = Shapes.of(np.concatenate([deviation, _spanned(deviation, sample.remains)]))
         values, variance = (_Kept.of(one, part.groups) for one in (shapes, Shapes.of(spread, _SPREAD)))
         remains = _Kept.of(shapes._replace(mean=np.zeros(part.grid.buckets)), part.groups)
-        steps, largest = np.empty((part.groups, part.grid.buckets), np.uint8), np.empty(part.groups, np.float32)
-        return cls(level, guess, values, remains, variance, steps, largest, np.zeros((4, part.groups)))
+        return cls(level, guess, values, remains, variance, np.zeros((4, part.groups)))
 
     def keep(self, at: Place, chunk: Chunk) -> None:
         """Keep a chunk that was fitted."""
@@ -159,8 +154,7 @@ class _Fitted(NamedTuple):
         self.values.keep(at, curve)
         self.remains.keep(at, chunk.remains)
         self.variance.keep(at, spread)
-        weight = Quantised.of(chunk.knot_weight)
-        self.steps[at], self.largest[at], self.sums[:, at] = weight.steps, weight.largest, chunk.sums
+        self.sums[:, at] = chunk.sums
 
     def shift(self) -> Floats:
         """By how much the contexts of each parent are to be shifted in all, shape ``[parents]``."""
@@ -174,7 +168,7 @@ class _Fitted(NamedTuple):
 
     def balanced(self, shift: Floats) -> tuple[Column, Column]:
         """Values and variances after the contexts of each parent have been balanced, packed for good."""
-        groups, more = len(self.steps), shift - self.guess
+        groups, more = self.level.part.groups, shift - self.guess
         whole = np.zeros((2, groups), bool)  # which curves and variances are not packed
 
         def one(first: int) -> None:
@@ -201,7 +195,7 @@ class _Fitted(NamedTuple):
         found = np.empty((2, len(rows), self.level.part.grid.buckets))
 
         def keep(at: Place, chunk: Chunk) -> None:
-            numbers = np.arange(len(self.steps))[at]
+            numbers = np.arange(self.level.part.groups)[at]
             place = np.searchsorted(rows, numbers)
             found[:, place] = _shifted(chunk, shift[self.level.above.parent[numbers]], self.level.least)
 
@@ -211,6 +205,28 @@ class _Fitted(NamedTuple):
             for kept, mine, table in zip((self.values, self.variance), whole[:, rows], found, strict=True)
         )
         return values, variance
+
+
+def _knot_weights(level: LevelFit) -> Quantised:
+    """Weight of the rows around each knot of all contexts of a level."""
+    part, knots = level.part, level.part.grid.buckets
+    starts = np.searchsorted(part.group, np.arange(part.groups + 1))
+    steps, largest = np.empty((part.groups, knots), np.uint8), np.empty(part.groups, np.float32)
+
+    def one(first: int) -> None:
+        last = min(first + level.starts.step, part.groups)
+        cells, size = slice(starts[first], starts[last]), last - first
+        weight = part.weight[cells]
+        left, fraction, _ = place_of_bins(part.logit[cells] / weight, part.bin[cells], part.grid)
+        at, right = left * size + (part.group[cells] - first), weight * fraction
+        out = np.bincount(at, weight - right, minlength=knots * size)  # [knots, contexts]
+        out[size:] += np.bincount(at, right, minlength=knots * size)[:-size]
+        found = Quantised.of(out.reshape(knots, size).T.astype(np.float32))
+        steps[first:last], largest[first:last] = found.steps, found.largest
+
+    with workers(part.groups) as pool:
+        list(pool.map(one, level.starts))
+    return Quantised(steps, largest)
 
 
 class _Kept(NamedTuple):

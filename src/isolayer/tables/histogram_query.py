@@ -52,8 +52,7 @@ from isolayer.tables.sources import (
 
 OnBadRows = Literal["error", "drop"]
 
-# What a histogram remembers of its columns.
-_SOURCE = ("score", "label", "weight", "scale", "negative_rate", "weight_kind")
+_SOURCE = ("score", "label", "weight", "scale", "negative_rate", "weight_kind")  # what a histogram remembers
 _UNUSED = -1  # bin of rows that weigh nothing
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -2: "scores that are NULL, NaN or infinite",
@@ -185,8 +184,9 @@ def _sorted_here(source: Any, spec: ColumnSpec) -> Found | None:
     rate = spec.negative_rate
     if spec.weight is not None or spec.half_life is not None or spec.folds is not None or isinstance(rate, str):
         return None
-    share = 1.0 if rate is None else float(rate)
-    return sums_of_rows(source, lambda table: prepared(table, spec), spec.contexts, _grid(spec), share)
+    return sums_of_rows(
+        source, lambda table: prepared(table, spec), spec.contexts, _grid(spec), float(_rates({}, spec))
+    )
 
 
 def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:

@@ -172,13 +172,17 @@ def test_real_data_verdicts(monkeypatch, tmp_path):
     by_gradient = lost(outcome(kuairand_tasks, {"layer, by gradient": 0.9, "layer": 0.1, "rows": 10}))
     assert len(by_gradient) == 8
     assert all(says.startswith("layer, by gradient") for says in by_gradient)
-    assert outcome(mslr_clicks, {"dual head": 0.9}).held == "held"
-    detached = lost(outcome(mslr_clicks, {"detached": 0.2, "dual head": 0.9}))
+    good = {"dual head": 0.9, f"trees, {mslr_clicks.OURS}": 0.9}
+    assert outcome(mslr_clicks, good).held == "held"
+    detached = lost(outcome(mslr_clicks, {"detached": 0.2} | good))
     assert len(detached) == 8
     assert all("detached" in says for says in detached)
-    dropout = lost(outcome(mslr_clicks, {"Position Dropout": 0.95, "dual head": 0.9}))
+    dropout = lost(outcome(mslr_clicks, {"Position Dropout": 0.95} | good))
     assert len(dropout) == 8
     assert all("Position Dropout" in says for says in dropout)
+    trees = lost(outcome(mslr_clicks, {"trees, XGBoost": 0.95} | good))
+    assert len(trees) == 4
+    assert all("XGBoost" in says for says in trees)
     assert outcome(ads_calibration, {"layer": 0.1, "rows": 10}).held == "held"
     assert outcome(ads_calibration, {"layer": 0.9, "rows": 10}).held == "did not hold"
     assert outcome(open_bandit, {"isotonic": 0.1, "true events": 42}).held == "held"

@@ -15,10 +15,9 @@ SCOPE = (
         ("the dual head closes", "above Position Dropout", "above position dropout"),
         "Worlds whose true relevance is known, rates of all methods tuned.",
         {
-            HELD: "It does wherever position can be told from relevance; under a logger that already knows relevance "
-            "nothing can tell them apart, and a warning says so.",
-            PARTLY: "It ranks above dropout; how much of the gap it closes depends on how well position can be told "
-            "from relevance.",
+            HELD: "Position can be told from relevance in these worlds; under a logger that already knows "
+            "relevance nothing can tell them apart, and a warning says so.",
+            PARTLY: "How much of the gap can be closed depends on how well position can be told from relevance.",
         },
     ),
     Claim(
@@ -28,8 +27,8 @@ SCOPE = (
         ("kuairand: the layer has lower log loss",),
         "KuaiRand's clicks by the values of a field.",
         {
-            HELD: "In log loss, against raw scores and calibrators by field. ECE and the error by field (F-RCE) are "
-            "level with the best of them, not lower.",
+            HELD: "In log loss, against raw scores and calibrators by field; ECE and the error by field (F-RCE) "
+            "are other parts of the study.",
         },
     ),
     Claim(
@@ -47,8 +46,8 @@ SCOPE = (
         ("layer, exact has lower NE than Platt, one per task and tab", "layer, exact"),
         "Eight tasks of KuaiRand by tab.",
         {
-            PARTLY: "Beside calibrators per task, yes. Platt per task and tab is level in NE: on rare events a line "
-            "per tab is nearly all that the data can tell.",
+            PARTLY: "On rare events a line per tab is nearly all that the data can tell, so that Platt per task and "
+            "tab is hard to beat.",
         },
     ),
     Claim(
@@ -72,8 +71,8 @@ SCOPE = (
         "Real tasks that nothing was chosen on, by mean rank over tasks.",
         {
             HELD: "It is between one curve and one per segment, as far towards either as the rows say.",
-            PARTLY: "By log loss it is before most; methods that are tuned to the rate of each segment can be level or "
-            "before it by calibration error.",
+            PARTLY: "It is fitted for log loss; methods that match the rate of each segment can be level or before "
+            "it by calibration error.",
         },
     ),
     Claim(
@@ -101,8 +100,8 @@ SCOPE = (
         "A million advertisers by Zipf's law, 20 million impressions.",
         {
             HELD: "Large advertisers get curves of their own, small ones stay near to that of all.",
-            PARTLY: "Each beats one curve for all. A gradient pass moves small advertisers by their noise, which the "
-            "exact fit shrinks by its evidence.",
+            PARTLY: "A pass of gradients moves small advertisers by their noise, which the exact fit shrinks by its "
+            "evidence; advertisers that share a hashed row share a curve.",
         },
     ),
     Claim(
@@ -114,9 +113,9 @@ SCOPE = (
         {
             HELD: "Where an item will be shown tells how often it is clicked.",
             PARTLY: "Relevance tells little of where an item will be shown; the features that the logger ranked by "
-            "tell more, and probabilities average better than embeddings.",
-            NOT: "Relevance tells little of where an item will be shown under a logger that ranks by something else; "
-            "the features tell more, and probabilities average better than embeddings.",
+            "tell more.",
+            NOT: "Relevance tells little of where an item will be shown under a logger that ranks by something "
+            "else; the features tell more.",
         },
     ),
     Claim(

@@ -43,8 +43,8 @@ TABLES = (
         "The same lattice with and without it, on 500 to 20,000 rows, simulated and real.",
         {
             HELD: "The fewer the rows, the more of what a free lattice follows is noise.",
-            PARTLY: "It helps where rows are few; with many rows there is little noise left to keep out.",
-            NOT: "With settings tuned on held-out rows, the free lattice chooses few vertices, which regularises too.",
+            PARTLY: "Where rows are few it keeps noise out; with many there is little noise left to keep out.",
+            NOT: "With settings tuned on held-out rows, a free lattice can choose few vertices, which regularises too.",
         },
     ),
     Claim(
@@ -55,8 +55,9 @@ TABLES = (
         ("Share AUC", "Comment AUC", "Like AUC"),
         "A multi-task model over-fitted to sparse labels, retrained daily, blind to the platform.",
         {
-            HELD: "A monotone curve changes no order within a platform: all of the gain is in telling platforms apart, "
-            "which the model cannot. Where it sees the platform, the same study finds no such gain.",
+            HELD: "A monotone curve changes no order within a platform: all that it can gain is in telling "
+            "platforms apart, which this model cannot. The setting in which the model sees the platform is "
+            "in the same table.",
             PARTLY: "A monotone curve changes no order within a platform, so it can only gain by telling platforms "
             "apart; with few positives that is not beyond chance for every task.",
             NOT: "A monotone curve changes no order within a platform; telling platforms apart was not enough.",
@@ -82,9 +83,9 @@ TABLES = (
         "The same, against baselines that are given the same randomised rows.",
         {
             HELD: "A baseline that is given the same rows, even with its known inflation taken back, swings more.",
-            PARTLY: "Much of what steadies and corrects the scores is in the rows, or in a correction that is known "
-            "beforehand: a baseline that is given them does as well in part.",
-            NOT: "What steadies the scores is the rows: a baseline that is given them too is as steady, and as near.",
+            PARTLY: "Rows from randomised sessions, and a correction that is known beforehand, steady and correct "
+            "scores by themselves; the same table has baselines that are given them.",
+            NOT: "Rows from randomised sessions steady scores by themselves: the baselines here are given them too.",
         },
     ),
     Claim(
@@ -121,8 +122,8 @@ TABLES = (
         ),
         "The same feed.",
         {
-            PARTLY: "A log rewards whoever predicts its positions. Our logger ranks well, so that leaving position out "
-            "costs AUC there, while the ranking by true relevance, which the paper could not see, improves.",
+            PARTLY: "A log rewards whoever predicts its positions, and leaving position out can cost AUC there. The "
+            "ranking by true relevance, which the paper could not see, is judged apart.",
         },
     ),
     Claim(
@@ -133,9 +134,8 @@ TABLES = (
         "The same feed, at the paper's rate.",
         {
             HELD: "A dropped position is a guess over all positions.",
-            PARTLY: "Signs of changes this small depend on the log; that it ranks worse than the inference head does "
-            "not.",
-            NOT: "Signs of changes this small depend on the log; that it ranks worse than the inference head does not.",
+            PARTLY: "Signs of changes this small depend on the log.",
+            NOT: "Signs of changes this small depend on the log.",
         },
     ),
     Claim(
@@ -146,7 +146,8 @@ TABLES = (
         "The same feed, judged by true relevance.",
         {
             HELD: "The head explains position by curves, so that the backbone need not; NE on the log is the price.",
-            PARTLY: "It is nearer to relevance than the baseline and than dropout; NE need not rise for that.",
+            PARTLY: "Being nearer to relevance and predicting the log worse are two things: neither need come with "
+            "the other.",
         },
     ),
     Claim(
@@ -156,9 +157,10 @@ TABLES = (
         ("inference head lifts clicks", "inference head lifts"),
         "Simulated users who answer every ranking; a two-sided t-test, and dropout at its best rate.",
         {
-            HELD: "Lifts are larger than the paper's: our control has learned more bias.",
-            PARTLY: "It lifts over the control; dropout at its best rate, chosen after the fact, does as well on some "
-            "metrics.",
+            HELD: "The control has learned position as relevance. The size of a lift depends on how much of it the "
+            "control has learned.",
+            PARTLY: "Lifting over the control is one question, lifting more than dropout at its best rate, chosen "
+            "after the fact, another.",
         },
     ),
     Claim(
@@ -169,8 +171,8 @@ TABLES = (
         "The same users, at every rate of the paper's grid.",
         {
             HELD: "At no rate is the lift beyond what a test of this size can see.",
-            PARTLY: "Rarely dropped, position takes much of the bias with it, and masking it when serving does little "
-            "harm in a world whose users differ in little else: low rates do lift.",
+            PARTLY: "Position as a feature takes bias with it, and masking it when serving does little harm in a "
+            "world whose users differ in little else: which rates lift is in the table.",
             NOT: "Position as a feature takes much of the bias with it, and masking it when serving does little harm "
             "in a world whose users differ in little else.",
         },
@@ -190,10 +192,10 @@ TABLES = (
         ("the served, debiased model is nearer to 1 at position 6", "the served, debiased", "it gains most"),
         "The same feed.",
         {
-            PARTLY: "A model that is not told the position cannot have O/E of 1 at each: what gains at one position is "
-            "lost at another. The isotonic head, which is told, is nearer over all.",
+            PARTLY: "A model that is not told the position cannot have O/E of 1 at each: what gains at one position "
+            "is lost at another. The isotonic head, which is told, is judged in the same table.",
             NOT: "A model that is not told the position cannot have O/E of 1 at each. The isotonic head, which is "
-            "told, is nearer over all.",
+            "told, is judged in the same table.",
         },
     ),
     Claim(
@@ -212,9 +214,10 @@ TABLES = (
         "A map of beta, anchor and overlap of the logging policy.",
         {
             HELD: "More weight on the inference head pulls relevance to the clicks, less leaves it without a level.",
-            PARTLY: "The less the inference head pulls at the shared layers, the better they rank. The paper's range "
-            "is a compromise with calibration, which a detached anchor makes unnecessary.",
-            NOT: "The less the inference head pulls at the shared layers, the better they rank.",
+            PARTLY: "The inference head of the joint loss pulls the shared layers to the clicks: its weight trades "
+            "ranking for calibration. The detached anchor does not make that trade.",
+            NOT: "The inference head of the joint loss pulls the shared layers to the clicks, so that ranking "
+            "asks for less of it.",
         },
     ),
     Claim(
@@ -245,9 +248,9 @@ TABLES = (
         "The same tasks, by position and device: the exact layer, and the head that is learned inside the model.",
         {
             HELD: "Both forms of the layer share what positions and tasks have in common.",
-            PARTLY: "The exact layer does, since it shares what contexts have in common. The head that is learned by "
-            "gradient sums the effects of position and device and serves the ranking too; calibrators fitted to each "
-            "context afterwards do neither and can be nearer.",
+            PARTLY: "The exact layer shares what contexts have in common. The head that is learned by gradient sums "
+            "the effects of position and device and serves the ranking too, so that calibrators fitted to "
+            "each context afterwards can be nearer.",
         },
     ),
     Claim(
@@ -271,7 +274,6 @@ TABLES = (
         "The same rankers.",
         {
             HELD: "A shallow network has room for a curve per context.",
-            "held in direction": "On average, clearly; on the worst task the interval reaches the bound.",
         },
     ),
     Claim(
@@ -282,8 +284,8 @@ TABLES = (
         "A year of daily updates during which position bias grows or fades.",
         {
             HELD: "Curves learn from every day's log like everything else.",
-            PARTLY: "Where bias grows, the joint loss falls behind: the inference head keeps learning from clicks that "
-            "are ever more biased. The detached anchor is the remedy, in the same table.",
+            PARTLY: "With the joint loss the inference head keeps learning from clicks whose bias moves. The "
+            "detached anchor, our remedy, is judged in the same table.",
         },
     ),
 )

@@ -160,7 +160,7 @@ def main(name):
         if extra in BROUGHT.get(name, (name,)):
             check()
         elif extra not in present:
-            assert re.search(r"pip install 'isolayer\[\w+\]'$", refusal(ASKING[extra])), extra
+            assert re.search(r"in a clone of isolayer, pip install '\.\[\w+\]'$", refusal(ASKING[extra])), extra
 
 
 if __name__ == "__main__":

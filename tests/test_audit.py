@@ -243,7 +243,7 @@ def test_correcting_a_finding_moves_all_sums_as_if_they_were_made_anew():
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")
 def test_the_multicalibration_error_equals_that_of_mcgrad():
-    metrics = pytest.importorskip("mcgrad.metrics", reason="needs the extra `peers`: pip install 'isolayer[peers]'")
+    metrics = pytest.importorskip("mcgrad.metrics", reason="needs the extra `peers`: pip install '.[peers]'")
     columns = log(n=6000, late=2.0)
     columns["prob"] = columns["prob"] + np.linspace(0, 1e-6, 6000)  # no ties, whose order MCGrad leaves open
     names = {"device": "categorical", "gender": "categorical", "hour": "numerical", "age": "numerical"}

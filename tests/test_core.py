@@ -18,6 +18,7 @@ import isolayer
 from isolayer.errors import EXTRA_OF
 
 ROOT = Path(__file__).parents[1]
+INSTALL = "in a clone of isolayer, pip install '.[%s]'"
 
 HIDE = """
 import sys
@@ -102,7 +103,7 @@ print(json.dumps(asked))
 @pytest.mark.parametrize("words", ASKS)
 def test_what_needs_an_extra_names_it(words, messages):
     package = ASKS[words]
-    assert messages[words] == f"this needs {package}: pip install 'isolayer[{EXTRA_OF[package]}]'"
+    assert messages[words] == f"this needs {package}: {INSTALL % EXTRA_OF[package]}"
 
 
 def test_every_public_name_is_of_the_core_or_listed_above():
@@ -160,7 +161,7 @@ print(json.dumps(results))
 
 
 def test_the_command_line_names_its_extra():
-    assert run([["fit", "log.parquet"]], EXTRA_OF) == [[2, "isolayer: this needs typer: pip install 'isolayer[cli]'\n"]]
+    assert run([["fit", "log.parquet"]], EXTRA_OF) == [[2, f"isolayer: this needs typer: {INSTALL % 'cli'}\n"]]
 
 
 # By the extra whose packages are hidden: commands, and the package that each names first.
@@ -208,10 +209,7 @@ def test_each_command_names_the_extra_it_needs(extra, folder, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted(folder.iterdir())
     hidden = [name for name, brought_by in EXTRA_OF.items() if brought_by == extra]
-    expected = [
-        [2, f"isolayer: this needs {package}: pip install 'isolayer[{extra}]'\n"]
-        for package in COMMANDS[extra].values()
-    ]
+    expected = [[2, f"isolayer: this needs {package}: {INSTALL % extra}\n"] for package in COMMANDS[extra].values()]
     assert run(list(COMMANDS[extra]), hidden) == expected
     assert sorted(folder.iterdir()) == before
 

@@ -95,6 +95,8 @@ def test_installing_is_said_alike_everywhere():
         text = (ROOT / page).read_text()
         assert "pip install '.[cli]'" in text, page
         assert "pip install 'isolayer" not in text, page
+    for path in (*ROOT.glob("docs/*.md"), *ROOT.glob("src/**/*.py")):  # nothing of that name is on PyPI
+        assert "pip install 'isolayer" not in path.read_text(), path
 
 
 def test_the_table_of_extras_names_each_that_users_install():

@@ -9,6 +9,7 @@ from research import summary
 
 DOCS = Path(__file__).parents[1] / "docs"
 GUIDES = [
+    "audit",
     "calibrate",
     "choosing",
     "debias",

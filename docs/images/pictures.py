@@ -16,8 +16,9 @@ import numpy as np
 import vl_convert
 from PIL import Image
 
+import isolayer
 from isolayer import IsotonicCalibrator, metrics
-from isolayer.report import plot_curves, write
+from isolayer.report import plot_curves, write, write_audit
 from isolayer.report.theme import COLOUR, PALETTE, styled
 from isolayer.simulate import scored_log
 
@@ -225,7 +226,29 @@ def photographs():
             shrink(HERE / f"{name}-{mode}.png")
 
 
-ALL = {each.__name__: each for each in (overview, curves, falling, steps, shrinkage, debias, photographs)}
+def audit():
+    """The page of an audit."""
+    from playwright.sync_api import sync_playwright
+
+    log = scored_log(40_000, 14)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_file = Path(folder) / "audit.html"
+        found = isolayer.audit(log, score="prob", label="click", scale="prob", cluster="user")
+        write_audit(page_file, found, title="Where a score is wrong")
+        path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for mode in MODES:
+            page = browser.new_page(viewport={"width": 1000, "height": 700}, color_scheme=mode)
+            page.goto(page_file.as_uri())
+            page.wait_for_timeout(800)
+            page.screenshot(path=HERE / f"audit-{mode}.png")
+            page.close()
+        browser.close()
+    for mode in MODES:
+        shrink(HERE / f"audit-{mode}.png")
+
+
+ALL = {each.__name__: each for each in (overview, curves, falling, steps, shrinkage, debias, photographs, audit)}
 
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or ALL:

@@ -73,7 +73,7 @@ class MissingExtra(ImportError):
     >>> raise MissingExtra(_command("ibis"))
     Traceback (most recent call last):
         ...
-    isolayer.errors.MissingExtra: this needs ibis: pip install 'isolayer[data]'
+    isolayer.errors.MissingExtra: this needs ibis: in a clone of isolayer, pip install '.[data]'
     """
 
 
@@ -101,5 +101,14 @@ def offered(name: str) -> Any:
     return getattr(need(_OFFERED[name]), name)
 
 
+def install(extra: str) -> str:
+    """How an extra is installed, as long as there is no release on PyPI.
+
+    >>> install("onnx")
+    "in a clone of isolayer, pip install '.[onnx]'"
+    """
+    return f"in a clone of isolayer, pip install '.[{extra}]'"
+
+
 def _command(package: str) -> str:
-    return f"this needs {package}: pip install 'isolayer[{EXTRA_OF[package]}]'"
+    return f"this needs {package}: {install(EXTRA_OF[package])}"

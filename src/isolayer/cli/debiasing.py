@@ -31,7 +31,7 @@ from isolayer.cli.rankers import (
     ranker,
     use_cores,
 )
-from isolayer.errors import InputError, need
+from isolayer.errors import InputError, install, need
 from isolayer.storage import whole_file
 
 
@@ -178,6 +178,6 @@ def _show_trained(trained: Any, log: Path, *, as_json: bool) -> None:
     for warning in trained.warnings:
         note(f"warning: {warning}")
     if trained.serving is None:
-        note("no ONNX model was written: pip install 'isolayer[onnx]'")
+        note(f"no ONNX model was written: {install('onnx')}")
     else:
         next_step("score", log, "--model", trained.serving)

@@ -42,7 +42,7 @@ def same(found, expected):
 def here(monkeypatch):
     """Small tables are sorted here too, in blocks that are added up several times; says how often that was done."""
     done = []
-    for name, value in (("FROM", 0), ("_BLOCK", 500), ("_MOST", 2000)):
+    for name, value in (("FROM", 0), ("_FIRST", 300), ("_BLOCK", 500), ("_MOST", 2000)):
         monkeypatch.setattr(row_sums, name, value)
     monkeypatch.setattr("isolayer.fitting.runs._PART", 64)
     monkeypatch.setattr("isolayer.fitting.runs._SAMPLED", 16)

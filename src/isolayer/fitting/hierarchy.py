@@ -106,7 +106,7 @@ class _Growing(NamedTuple):
     @classmethod
     def of(cls, curves: int, knots: int) -> _Growing:
         dense = None if is_large(curves, knots) else Table.empty(curves, knots)
-        return cls(dense, Parts((curves, knots), [], []))
+        return cls(dense, Parts.of((curves, knots)))
 
     def add(self, start: int, level: LevelFit) -> float:
         """Fit a level that begins at a row; returns the largest residual."""

@@ -53,24 +53,29 @@ class Parts(NamedTuple):
 
     Args:
         shape: Number of curves and of knots of all levels together.
-        values: Packed columns of levels, with their first rows and the parents of their curves.
+        packed: Packed columns of levels, values and variances, with their first rows and the parents of their curves.
         dense: Levels that are whole, with their first rows.
+        weight: Weights of the knots of all levels.
     """
 
     shape: tuple[int, int]
-    packed: list[tuple[int, Column, Column, NDArray[np.int32], Quantised]]
+    packed: list[tuple[int, Column, Column, NDArray[np.int32]]]
     dense: list[tuple[int, Table]]
+    weight: Quantised
+
+    @classmethod
+    def of(cls, shape: tuple[int, int]) -> Parts:
+        """No level yet, of so many curves and knots."""
+        return cls(shape, [], [], Quantised(np.zeros(shape, np.uint8), np.zeros(shape[0], np.float32)))
 
     def table(self) -> Table:
         """The levels so far as one table; rows of later ones must not be read."""
         values = self._joined(1, np.float64)
         variance = self._joined(2, np.float64)
-        largest = np.zeros(self.shape[0], np.float32)
-        steps = np.zeros(self.shape, np.uint8)
-        parts = [(first, Quantised.of(table.knot_weight)) for first, table in self.dense]
-        for first, part in [*parts, *((one[0], one[4]) for one in self.packed)]:
-            steps[first : first + len(part)], largest[first : first + len(part)] = part.steps, part.largest
-        return Table(values, variance, Quantised(steps, largest))
+        for first, table in self.dense:
+            part, at = Quantised.of(table.knot_weight), slice(first, first + len(table.knot_weight))
+            self.weight.steps[at], self.weight.largest[at] = part.steps, part.largest
+        return Table(values, variance, self.weight)
 
     def _joined(self, column: int, dtype: Any) -> Packed:
         log = column == 2
@@ -98,7 +103,9 @@ class Parts(NamedTuple):
             level.each_chunk(fitted.keep)
         values, variance = fitted.balanced(shift)
         del fitted  # whose memory the weights take
-        self.packed.append((first, values, variance, level.above.parent.astype(np.int32), _knot_weights(level)))
+        self.packed.append((first, values, variance, level.above.parent.astype(np.int32)))
+        mine = slice(first, first + level.part.groups)
+        _count_weights(level, Quantised(self.weight.steps[mine], self.weight.largest[mine]))
         return residual
 
 
@@ -207,11 +214,10 @@ class _Fitted(NamedTuple):
         return values, variance
 
 
-def _knot_weights(level: LevelFit) -> Quantised:
-    """Weight of the rows around each knot of all contexts of a level."""
+def _count_weights(level: LevelFit, out: Quantised) -> None:
+    """Count the weight of the rows around each knot of all contexts of a level."""
     part, knots = level.part, level.part.grid.buckets
     starts = np.searchsorted(part.group, np.arange(part.groups + 1))
-    steps, largest = np.empty((part.groups, knots), np.uint8), np.empty(part.groups, np.float32)
 
     def one(first: int) -> None:
         last = min(first + level.starts.step, part.groups)
@@ -219,14 +225,13 @@ def _knot_weights(level: LevelFit) -> Quantised:
         weight = part.weight[cells]
         left, fraction, _ = place_of_bins(part.logit[cells] / weight, part.bin[cells], part.grid)
         at, right = left * size + (part.group[cells] - first), weight * fraction
-        out = np.bincount(at, weight - right, minlength=knots * size)  # [knots, contexts]
-        out[size:] += np.bincount(at, right, minlength=knots * size)[:-size]
-        found = Quantised.of(out.reshape(knots, size).T.astype(np.float32))
-        steps[first:last], largest[first:last] = found.steps, found.largest
+        sums = np.bincount(at, weight - right, minlength=knots * size)  # [knots, contexts]
+        sums[size:] += np.bincount(at, right, minlength=knots * size)[:-size]
+        found = Quantised.of(sums.reshape(knots, size).T.astype(np.float32))
+        out.steps[first:last], out.largest[first:last] = found.steps, found.largest
 
     with workers(part.groups) as pool:
         list(pool.map(one, level.starts))
-    return Quantised(steps, largest)
 
 
 class _Kept(NamedTuple):

@@ -181,12 +181,10 @@ def _summed(source: Any, spec: ColumnSpec, newest: float | None) -> tuple[int, d
 
 def _sorted_here(source: Any, spec: ColumnSpec) -> Found | None:
     """The sums of rows without weights, folds or rates of their own, where sorting them is the faster way."""
-    rate = spec.negative_rate
-    if spec.weight is not None or spec.half_life is not None or spec.folds is not None or isinstance(rate, str):
+    if any(one is not None for one in (spec.weight, spec.half_life, spec.folds)) or isinstance(spec.negative_rate, str):
         return None
-    return sums_of_rows(
-        source, lambda table: prepared(table, spec), spec.contexts, _grid(spec), float(_rates({}, spec))
-    )
+    place = spec.contexts, _grid(spec), float(_rates({}, spec))
+    return sums_of_rows(source, lambda table: prepared(table, spec), *place)
 
 
 def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:

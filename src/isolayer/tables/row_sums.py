@@ -26,9 +26,9 @@ from isolayer.tables.engine_answer import context_column
 from isolayer.tables.sources import Table, as_table, engine, note_scan
 
 FROM = 1 << 22  # rows from which it is asked whether sorting them is faster
-_BLOCK = 1 << 19  # rows that are sorted together
+_FIRST, _BLOCK = 1 << 17, 1 << 19  # rows that are looked at first, and rows that are sorted together
 _MOST = 1 << 25  # rows that are kept before they are added up
-_SHARE = 0.5  # cells per row of the first block from which sorting is faster
+_SHARE = 0.75  # cells per row of the first ones from which sorting is faster
 
 Found = tuple[Histogram, NDArray[np.int64], NDArray[np.float64]]
 
@@ -59,13 +59,13 @@ def sums_of_rows(
     if connection.sql(f"SELECT count(*) FROM ({query})").fetchall()[0][0] < FROM:
         return None
     try:
-        with ThreadPoolExecutor(THREADS) as pool, closing(connection.sql(query).to_arrow_reader(_BLOCK)) as reader:
-            run = _summed(_blocks(reader), len(contexts), grid, pool)
-            note_scan()
-            _give_back()
-            return histogram_of_run(run, contexts, grid, rate, pool)
+        with ThreadPoolExecutor(THREADS) as pool, closing(connection.sql(query).to_arrow_reader(_FIRST)) as reader:
+            found = histogram_of_run(_summed(_blocks(reader), len(contexts), grid, pool), contexts, grid, rate, pool)
     except (_Unsuited, OverflowError, OSError, pa.ArrowException):  # an engine that fails says why when it groups
         return None
+    note_scan()
+    _give_back()
+    return found
 
 
 def _give_back() -> None:
@@ -76,13 +76,13 @@ def _give_back() -> None:
 
 
 def _blocks(reader: pa.RecordBatchReader) -> Iterator[list[pa.RecordBatch]]:
-    """Record batches in blocks of about as many rows as are sorted together."""
-    block = list[pa.RecordBatch]()
+    """Record batches in blocks of about as many rows as are looked at first, then as are sorted together."""
+    block, enough = list[pa.RecordBatch](), _FIRST
     for batch in reader:
         block.append(batch)
-        if sum(map(len, block)) >= _BLOCK:
+        if sum(map(len, block)) >= enough:
             yield block
-            block = []
+            block, enough = [], _BLOCK
     if sum(map(len, block)):
         yield block
 

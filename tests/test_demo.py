@@ -10,8 +10,10 @@ import numpy as np
 import onnxruntime
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from isolayer import Curves
+from isolayer.cli.rankers import use_cores
 from isolayer.curves.export.onnx import predict, session
 
 
@@ -87,3 +89,12 @@ def test_the_curves_are_the_same_in_every_form(demo):
         answer = connection.sql((folder / "curves.sql").read_text()).to_arrow_table()["calibrated_prob"]
     np.testing.assert_allclose(np.sort(answer.to_numpy()), np.sort(want), rtol=0, atol=1e-9)
     assert "A calibrated feed" in (folder / "report.html").read_text()
+
+
+def test_a_small_model_uses_one_thread_unless_told_otherwise(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert use_cores(most=1) == torch.get_num_threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert use_cores(most=1) == 2
+    torch.set_num_threads(before)

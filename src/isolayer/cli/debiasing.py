@@ -44,7 +44,7 @@ def demo(
 
     Example: isolayer demo
     """
-    use_cores()
+    use_cores(most=1)  # its models are small
     need("isolayer.cli.demonstration").run(out, quick=quick, as_json=json)
 
 

@@ -59,12 +59,17 @@ def first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def use_cores() -> int:
+def use_cores(most: int | None = None) -> int:
     """Use as many threads as there are cores for this process, unless OMP_NUM_THREADS says how many.
 
-    More threads than cores wait for one another: eight on two cores took three times as long as two.
+    More threads than cores wait for one another: eight on two cores took three times as long as two. Where others use
+    the cores as well, two threads of a small model wait too, and took three times as long as one.
+
+    Args:
+        most: How many threads are of use at most.
     """
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    some = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    threads = int(os.environ.get("OMP_NUM_THREADS") or min(some, most or some))
     need("torch").set_num_threads(threads)
     return threads
 

@@ -7,6 +7,7 @@ learned has no level, and is served without the field. Nothing here knows of sco
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
@@ -26,6 +27,10 @@ Part = Literal["hour", "weekday", "month"]
 
 BINS = 128
 _BOUNDS: dict[Part, tuple[float, float]] = {"hour": (0, 23), "weekday": (0, 6), "month": (1, 12)}
+_CALLED = {
+    "weekday": ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"],
+    "month": ["", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"],
+}
 _SPIKE = 0.3  # a value with more than this share of the rows has a bin of its own
 
 
@@ -152,6 +157,8 @@ class Field:
         >>> children, member = (Field("x", "number", edges=np.array(edges)) for edges in ([0.5, 1.5, 3.0], [0.5]))
         >>> children.word(2), member.word(1)
         ('2', '1')
+        >>> Field("day", "number", edges=np.arange(6) + 0.5, part="weekday").word(5, 6)
+        'Saturday-Sunday'
         """
         last = first if last is None else last
         if first == self.missing:
@@ -163,7 +170,9 @@ class Field:
         whole = self._between_whole and (low is None or low == round(low))
         below = self.edges[first - 1] if first > 0 else None
         above = self.edges[last] if last < len(self.edges) else None
-        return _whole_range(below, above, low, high) if whole else _range(below, above)
+        told = _whole_range(below, above, low, high) if whole else _range(below, above)
+        called = _CALLED.get(self.part or "")
+        return re.sub(r"\d+", lambda number: called[int(number[0])], told) if whole and called else told
 
 
 def _range(below: float | None, above: float | None) -> str:

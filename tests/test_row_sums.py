@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -133,7 +134,7 @@ def test_what_does_not_suit_is_left_to_the_engine(why, here, tmp_path):
     same(found, by_engine(path, spec)[0])
 
 
-def test_weights_folds_rates_and_frames_are_left_to_the_engine(here, tmp_path):
+def test_weights_folds_rates_frames_and_text_are_left_to_the_engine(here, tmp_path):
     data = log(4)
     data |= {"w": np.ones(ROWS), "rate": np.full(ROWS, 0.5)}
     path = written(tmp_path, **data)
@@ -141,6 +142,8 @@ def test_weights_folds_rates_and_frames_are_left_to_the_engine(here, tmp_path):
         histogram_of(path, ColumnSpec(("shop",), grid=GRID, **options))
     histogram_of(data, ColumnSpec(("shop",), grid=GRID))
     histogram_of(path, ColumnSpec((), grid=GRID))
+    pa.csv.write_csv(pa.table(data), tmp_path / "log.csv")  # counting its rows would mean reading it
+    histogram_of(tmp_path / "log.csv", ColumnSpec(("shop",), grid=GRID))
     assert here == []
 
 

@@ -28,6 +28,7 @@ from isolayer.tables.sources import Table, as_table, engine, note_scan
 FROM = 1 << 22  # rows from which it is asked whether sorting them is faster
 _FIRST, _BLOCK = 1 << 17, 1 << 19  # rows that are looked at first, and rows that are sorted together
 _MOST = 1 << 25  # rows that are kept before they are added up
+_TEXT = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson"}  # counting their rows means reading them
 _SHARE = 0.75  # cells per row of the first ones from which sorting is faster
 
 Found = tuple[Histogram, NDArray[np.int64], NDArray[np.float64]]
@@ -49,7 +50,7 @@ def sums_of_rows(
         grid: Where the knots, and so the bins, are.
         rate: Share of the negatives that was kept.
     """
-    if not isinstance(source, str | Path) or "csv" in Path(source).suffixes or not contexts:
+    if not isinstance(source, str | Path) or not contexts or _TEXT & set(Path(source).suffixes):
         return None
     rows = prepare(as_table(source))
     kinds = [rows[context_column(place)].type() for place in range(len(contexts))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 BEGIN, END = "<!-- outcomes: written by `python -m research.summary` -->", "<!-- /outcomes -->"
 ROOT = Path(__file__).parents[1]
@@ -23,17 +23,17 @@ class Line:
         question: What is asked, in words.
         study: The study that answers, by name.
         part: The part of its claim whose figure is shown.
-        words: What the figure means, with ``{value}``, ``{lower}`` and ``{upper}``, of the size of the figure.
         better: The sign of the figure at which isolayer is better.
         digits: Decimals to show.
+        ratio: Whether the figure is a ratio, which is 1 where both are alike, rather than a difference.
     """
 
     question: str
     study: str
     part: str
-    words: str
-    better: int
+    better: Literal[-1, 1]
     digits: int = 4
+    ratio: bool = False
 
 
 LINES = (
@@ -41,21 +41,18 @@ LINES = (
         "Real clicks (KuaiRand), by tab: log loss against Platt per tab",
         "kuairand",
         "log loss no worse than platt by tab",
-        "{value} lower [{lower}, {upper}]",
         -1,
     ),
     Line(
         "The same against scikit-learn's isotonic regression per tab",
         "kuairand",
         "log loss no worse than isotonic by tab",
-        "{value} lower [{lower}, {upper}]",
         -1,
     ),
     Line(
         "12 tasks, 30 contexts: error of observed over expected against one Platt model per task",
         "per-task-isotonic",
         "the layer, exact has lower O/E error than Platt, one per task",
-        "{value} lower [{lower}, {upper}]",
         -1,
         2,
     ),
@@ -63,7 +60,6 @@ LINES = (
         "Ranking learned from biased clicks, trust bias: nDCG against inverse propensities",
         "debias-benchmark",
         "above IPS, harvested (trust, spurious)",
-        "{value} higher [{lower}, {upper}]",
         1,
         3,
     ),
@@ -71,21 +67,18 @@ LINES = (
         "The same under plain position bias: nDCG against PAL",
         "debias-benchmark",
         "above PAL (PBM, spurious)",
-        "no clear difference: {value} [{lower}, {upper}]",
-        0,
+        1,
     ),
     Line(
         "Eight real tasks by tab: normalised entropy against Platt per task and tab",
         "kuairand-tasks",
         "layer, exact has lower NE than Platt, one per task and tab",
-        "no clear difference, on the wrong side: {value} higher [{lower}, {upper}]",
-        0,
+        -1,
     ),
     Line(
         "Position bias that grows day by day: nDCG against inverse propensities estimated daily",
         "incremental",
         "bias grows: isotonic ranks as well as IPS re-estimated daily (within 0.005)",
-        "{value} lower [{lower}, {upper}]",
         1,
         3,
     ),
@@ -93,9 +86,9 @@ LINES = (
         "Calibration of what a debiased ranker serves, trust bias: error against a ranker that was not debiased",
         "debias-benchmark",
         "what is served is calibrated like naive (trust, spurious)",
-        "{value} times [{lower}, {upper}]",
-        0,
+        -1,
         1,
+        ratio=True,
     ),
 )
 
@@ -116,31 +109,34 @@ def outcomes(folder: Path = ROOT / "docs" / "reproduced", *, studies: str = "stu
 
 
 def said(line: Line, part: dict[str, Any]) -> str:
-    """The figure of a part in words: sizes rather than signs, unless the interval contains zero.
+    """The figure of a part in words: sizes rather than signs, unless there is no clear difference.
 
-    >>> line = Line("", "", "", "{value} lower [{lower}, {upper}]", -1, 2)
-    >>> said(line, {"value": -0.5, "lower": -0.75, "upper": -0.25})
+    >>> said(Line("", "", "", -1, 2), {"value": -0.5, "lower": -0.75, "upper": -0.25})
     '0.50 lower [0.25, 0.75]'
+    >>> said(Line("", "", "", 1, 1, ratio=True), {"value": 1.1, "lower": 0.9, "upper": 1.3})
+    'no clear difference: 1.1 times [0.9, 1.3]'
     """
     value, lower, upper = (part[name] for name in ("value", "lower", "upper"))
-    if upper < 0:
+    before, word = "", " times" if line.ratio else " lower" if value < 0 else " higher"
+    if outcome(line, part) == "tie":
+        before, word = "no clear difference: ", word * line.ratio
+    elif value < 0:
         value, lower, upper = -value, -upper, -lower
-    shown = {"value": value, "lower": lower, "upper": upper}
-    return line.words.format(**{name: f"{number:.{line.digits}f}" for name, number in shown.items()})
+    value, lower, upper = (f"{number:.{line.digits}f}" for number in (value, lower, upper))
+    return f"{before}{value}{word} [{lower}, {upper}]"
 
 
 def outcome(line: Line, part: dict[str, Any]) -> str:
-    """Win or loss by the sign of the whole interval; where only a bound decides, by whether it held.
+    """Win or loss by the side that the whole interval is on.
 
-    >>> line = Line("", "", "", "", -1)
+    >>> line = Line("", "", "", -1)
     >>> outcome(line, {"lower": -0.2, "upper": -0.1}), outcome(line, {"lower": -0.2, "upper": 0.1})
     ('better', 'tie')
     """
-    if part["lower"] <= 0 <= part["upper"]:
+    lower, upper = part["lower"] - line.ratio, part["upper"] - line.ratio
+    if lower <= 0 <= upper:
         return "tie"
-    if line.better == 0:
-        return "better" if part["held"] == "held" else "**worse**"
-    return "better" if line.better * part["lower"] > 0 else "**worse**"
+    return "better" if line.better * lower > 0 else "**worse**"
 
 
 def write(page: Path, studies: str) -> None:

@@ -95,7 +95,8 @@ def test_a_dual_head_takes_every_kind_of_context(options, context):
         optimiser.step()
         first = first or float(loss.detach())
     assert float(loss.detach()) < first
-    reference = {name: torch.zeros_like(ids[:1]) for name, ids in context.items()}  # id 0, or the zero vector
+    ids = model.context_curves.reference  # of a vector, zero is the reference
+    reference = {name: torch.full_like(given[:1], ids.get(name, 0)) for name, given in context.items()}
     heads = model.eval()(features[:1], reference)
     torch.testing.assert_close(heads["click"].observed_logit, heads["click"].relevance_logit)
     assert model.curves().contexts == (

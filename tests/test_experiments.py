@@ -336,7 +336,7 @@ def test_the_weight_of_the_head_moves_ranking_and_calibration():
     settings = (loss_weights.named(beta, "joint", "some") for beta in (0.0, 1.0))
     none, all_ = (loss_weights.run_unit(Unit(0, setting, quick=True)) for setting in settings)
     assert all_["ndcg"] > none["ndcg"] + 0.02
-    assert all_["ece"] > none["ece"] + 0.02  # without alpha the served score is that of the top position
+    assert all_["ece"] > 2 * none["ece"]  # without alpha the served score is that of the middle position
     assert none["observed_over_expected"] == pytest.approx(1, abs=0.1)
 
 

@@ -20,8 +20,8 @@ def can_be_labels(kind: Any) -> bool:
 def label_numbers(column: Value) -> Value:
     """A column of labels as numbers or booleans; words that are no labels are NULL.
 
-    >>> import ibis
-    >>> label_numbers(ibis.memtable({"bought": ["Yes", "n", "?"]}).bought).to_pyarrow().to_pylist()
+    >>> import pyarrow as pa
+    >>> label_numbers(ibis.memtable(pa.table({"bought": ["Yes", "n", "?"]})).bought).to_pyarrow().to_pylist()
     [1.0, 0.0, None]
     """
     if not column.type().is_string():

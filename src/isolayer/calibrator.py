@@ -48,43 +48,41 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
     """Calibrate scores by one monotone curve per context: exact, in seconds, with nothing to tune.
 
     Args:
-        contexts: Names of the context columns, coarse to fine. Each level of contexts is drawn to the one above it and
-            the global curve to the identity; a context never seen has the curve of its nearest ancestor.
+        contexts: Names of the context columns, coarse to fine. Each curve is shrunk towards the curve of its parent,
+            and the global curve towards the identity; a context never seen has the curve of its nearest ancestor.
         fields: Names of further columns, or ``"all"`` for every column of the frame that has no other meaning. They are
-            crossed, not nested: each adds a correction by its value to the logit of the curve, and combinations of them
-            are found by their evidence. Numbers, text, booleans, dates and missing values are handled by their type.
-        interactions: How many combinations of fields to find at most: ``"auto"``, 0 for none, or a number. Or which to
-            add, whatever their evidence: ``[("hour", "device")]``; with ``"auto"`` or a number among them, others are
-            found besides.
-        without: What is left out: fields by their name, and combinations as tuples, such as ``[("hour", "device")]``,
-            with every combination that contains them.
-        audit_only: Columns that must never be used for correction, such as protected ones, but be audited:
-            ``fields="all"`` leaves them out, and the curves remember them for :func:`isolayer.audit`.
-        structure: Curves of an earlier fit with fields, or their ``terms``. Fields, levels and combinations are kept,
-            and the values of terms that are frozen, as in ``structure=curves.terms.freeze("hour")``; all others are
-            fitted to the new rows.
+            crossed, not nested: the value of each corrects the logit of the curve, and combinations are added if the
+            data give evidence for them. Numbers, text, booleans, dates and missing values are handled by their type.
+        interactions: How many combinations of fields to find at most: ``"auto"``, 0 for none, or a number. Or a list of
+            those to add, whatever their evidence: ``[("hour", "device")]``; with ``"auto"`` or a number in it, others
+            are searched for.
+        without: Fields and combinations to leave out: fields by their name, and combinations as tuples, such as
+            ``[("hour", "device")]``, with every combination that contains them.
+        audit_only: Columns that must be audited but never used for correction, such as protected ones: ``fields="all"``
+            leaves them out, and the curves remember them for :func:`isolayer.audit`.
+        structure: Curves of an earlier fit with fields, or their ``terms``. Their fields, bins and combinations are
+            kept, and so are the values of frozen terms, as in ``structure=curves.terms.freeze("hour")``; all other
+            values are fitted to the new rows.
         scale: Whether scores are logits (``"logit"``, any real number) or probabilities (``"prob"``).
-        grid: Where the knots of the curves are, on the logit scale. ``"auto"`` places them by the spread of the scores
-            of the first fit, at round numbers, from two standard deviations below the least score to
-            as many above the greatest; ``curves_.grid`` says where, and later rows use the same. Beyond it
-            probabilities stay as they are at its ends; beyond a given grid curves continue with slope 1.
-        shrinkage: ``"auto"`` chooses how strongly curves are drawn to their parent; numbers fix it (see
+        grid: Where the knots of the curves are, on the logit scale. ``"auto"`` places them at round numbers, from two
+            standard deviations below the smallest score of the first fit to two above the largest; ``curves_.grid``
+            says where. Outside it probabilities stay as at its ends; outside a given grid curves continue with slope 1.
+        shrinkage: ``"auto"`` chooses how strongly curves are shrunk towards their parent; numbers fix it (see
             :func:`isolayer.fitting.hierarchy.fit_levels`).
-        strict: Curves increase strictly, so that no two scores tie; False allows flats.
-        monotone: Curves never decrease. False fits general piecewise-linear curves, for scores whose rate falls
-            somewhere as they rise: then the model is wrong there, and :meth:`summary` says where.
+        strict: Whether curves increase strictly, so that no two scores tie; False allows flat parts.
+        monotone: Whether curves never decrease. False fits general piecewise-linear curves, for scores whose rate falls
+            over some range: the model is wrong there, and :meth:`summary` says where.
         missing: ``"error"`` refuses missing context values, ``"own"`` makes missing a context of its own.
-        negative_rate: Share of the negatives that was kept when rows were sampled: a number in (0, 1], or the name of a
-            column with at most 100 distinct rates. The curves and bands are those of the kept rows, moved by
-            log(rate): calibrated to real traffic without counting any row more than once.
-        weight_kind: What sample weights mean. ``"frequency"``: a weight of 2 is the row twice, as in an aggregated log.
-            ``"importance"``: how much a row stands for; each context counts as its effective number of rows,
-            (sum w)^2 / sum w^2, and multiplying all weights by a constant changes nothing.
+        negative_rate: Share of the negatives that was kept when rows were sampled: a number in (0, 1], or a column with
+            at most 100 distinct rates. The curves and bands are those of the kept rows, shifted by log(rate).
+        weight_kind: Meaning of sample weights. ``"frequency"``: a weight of 2 is the row twice, as in an aggregated
+            log. ``"importance"``: how much a row should represent; each context then counts as its effective number of
+            rows, (sum w)^2 / sum w^2, and multiplying all weights by a constant changes nothing.
         half_life: How fast old rows are forgotten: a number of rows, or a pair of a time column and a half-life in its
             units (a ``timedelta`` for datetimes). None forgets nothing.
 
-    A frame (pandas, polars, pyarrow, or a dict of columns) has the context columns and one column more, the score; if
-    there are others, the score is the one called ``score``. An array, ``[n]`` or ``[n, 1]``, is scores only.
+    A frame (pandas, polars, pyarrow, or a dict of columns) contains the context columns and the score, which is the
+    column called ``score`` if there are others. An array, ``[n]`` or ``[n, 1]``, contains scores only.
 
     Attributes:
         curves_: The fitted :class:`Curves`.
@@ -138,8 +136,8 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
 
         Args:
             X: Scores ``[n]`` or ``[n, 1]``, or a frame with the score and the context columns.
-            y: Labels of two classes: integers, booleans or strings; the greater is the positive one. Fractions between
-                0 and 1 are soft labels: that much of a positive row and the rest of a negative one.
+            y: Labels of two classes: integers, booleans or strings; the greater one is the positive class. Fractions
+                between 0 and 1 are soft labels: that share of a positive row and the rest of a negative one.
             sample_weight: Weight of each row; ``weight_kind`` says what weights mean.
             score: The score column of a frame; by default the one called ``score``, or else the only one left.
         """
@@ -160,10 +158,11 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         *,
         score: str | None = None,
     ) -> Self:
-        """Add rows: the same curves as one fit of all rows so far.
+        """Add rows; the curves are the same as after one fit of all rows so far.
 
-        With fields, the curves are those of all rows, and the fields, levels and combinations those of the first call;
-        new rows move the terms from where earlier rows left them (see :mod:`isolayer.fitting.field_updates`).
+        With fields, the curves are those of all rows, and the fields, their bins and the combinations are those of the
+        first call; new rows update the terms from where earlier rows left them (see
+        :mod:`isolayer.fitting.field_updates`).
 
         Args:
             X: As in :meth:`fit`.
@@ -221,11 +220,12 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         *,
         on_bad_rows: Literal["error", "drop"] = "error",
     ) -> Self:
-        """Fit the curves of a table in the engine that holds it: only the histogram leaves it.
+        """Fit the curves to a table inside the engine that holds it; only the histogram leaves the engine.
 
-        The same curves as :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans. With fields, a sample
-        of at most about 300,000 rows leaves the engine to choose the terms, none with a ``structure``; sums over all
-        rows fit them (see :mod:`isolayer.tables.field_fit`). ``scans_`` says how often the table was scanned.
+        The curves are the same as those of :meth:`fit` on the same rows. Labels are numbers in [0, 1] or booleans. With
+        fields, a sample of at most about 300,000 rows leaves the engine to choose the terms (none if there is a
+        ``structure``), and sums over all rows fit them (see :mod:`isolayer.tables.field_fit`). ``scans_`` says how
+        often the table was scanned.
 
         Args:
             table: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -325,7 +325,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         return self._curves_on_logits.band(rows.score, rows.context, level=level)
 
     def summary(self) -> str:
-        """What was fitted, and whether the rate rises with the score at all.
+        """A description of the fit, and a test of whether the rate rises with the score at all.
 
         >>> score = np.linspace(-2, 2, 4000)
         >>> label = np.random.default_rng(0).random(4000) < 0.5 - 0.2 * np.abs(score)  # rare at both ends
@@ -338,7 +338,8 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
     def report(self, path: str | PathLike[str], *, title: str | None = None) -> Path:
         """Write a page about the fit on its own rows; :func:`isolayer.report.write` judges it on others.
 
-        With fields after :meth:`partial_fit`, on the rows of the latest call: sums do not have the fields of others.
+        With fields after :meth:`partial_fit`, the page is about the rows of the latest call, because the sums of
+        earlier rows do not include the fields.
 
         Args:
             path: The file to write.

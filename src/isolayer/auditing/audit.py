@@ -42,26 +42,26 @@ def audit(
 ) -> Audit:
     """Find where a score is wrong: single values, ranges of numbers, and combinations of two or three fields.
 
-    The score may come from any model. Each segment is held against the score after one curve for all rows and after
-    the segments before it, so that it is reported for what nothing else explains. P-values are exact for few events,
-    and adjusted for every segment that could have been reported.
+    The score may come from any model. Each segment is compared with the score after one curve for all rows and all
+    earlier segments were corrected, so that it is reported only for what nothing else explains. P-values are accurate
+    for few events, and adjusted for every segment that could have been reported.
 
     Args:
-        log: An Ibis table, a path of Parquet or CSV, a DuckDB relation or a frame; of more than 300,000 rows a sample
-            is taken.
+        log: An Ibis table, a path of Parquet or CSV, a DuckDB relation or a frame; if it has more than 300,000 rows a
+            sample is taken.
         score: The score column.
         label: The label column: 0, 1 or between.
-        fields: Columns to look at, or ``"all"`` others.
+        fields: Columns to audit, or ``"all"`` for every other column.
         exclude: Columns to leave out of ``"all"``.
         audit_only: Fields that must be audited but may not be used for correction, such as protected ones.
         scale: Whether scores are logits or probabilities.
         weight: A column of weights.
         weight_kind: What weights mean, as in :class:`isolayer.IsotonicCalibrator`.
         negative_rate: Share of the negatives that was kept, or a column with it.
-        cluster: A column whose rows vary together, such as a user or a day; of times the day counts.
+        cluster: A column whose rows vary together, such as a user or a day; for a column of times, its day.
         depth: How many fields a segment combines at most, 1 to 3.
         most: How many segments to find at most.
-        level: How often a score without fault may be called off.
+        level: How often a score that is right may be called off.
         on_bad_rows: Whether rows that cannot be used are an error or are left out.
 
     >>> import numpy as np

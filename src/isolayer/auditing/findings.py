@@ -21,18 +21,18 @@ class Finding:
 
     Args:
         segment: The segment in words.
-        fields: Columns that it is made of.
-        rows: Weight of its rows, of real traffic if negatives were sampled.
+        fields: Columns that describe it.
+        rows: Weight of its rows, in terms of real traffic if negatives were sampled.
         predicted: Rate that the score predicts.
-        expected: Rate that is expected once the findings before this one are corrected, one curve for all rows among
-            them if the score is off everywhere.
+        expected: Rate that is expected after the findings before this one are corrected, and after one curve for all
+            rows if the score is off everywhere.
         observed: Rate that was observed.
         o_over_e: Observed over expected: what this segment alone explains.
         lower: Lower end of its interval, which excludes 1 exactly if the p-value is at most the level of the audit.
         upper: Upper end of its interval.
-        p_value: Probability of such an excess or lack of events, adjusted for all segments that were looked at.
-        evidence: How much more probable a correction of the segment makes the labels, in nats.
-        loss_saved: Log loss per row of the log that a correction saves on rows it was not fitted to.
+        p_value: Probability of such an excess or lack of events by chance, adjusted for all segments that were tested.
+        evidence: Gain in log likelihood from correcting the segment, in nats.
+        loss_saved: Reduction of log loss, per row of the log, on rows that the correction was not fitted to.
         off: Whether it is off beyond chance.
         audit_only: Which of its fields may not be used for correction.
     """
@@ -64,7 +64,7 @@ class Audit:
 
     Args:
         findings: Segments that are off beyond chance, in the order in which they explain what is left.
-        suspects: Where nothing is off: the segments that come nearest to it.
+        suspects: If nothing is off, the segments that come closest to it.
         overall: All rows together, against the score as it is.
         multicalibration: The multicalibration error, its noise level and its p-value.
         rows: Rows that were read.
@@ -75,8 +75,8 @@ class Audit:
         fields: Columns that were audited.
         audit_only: Those that may not be used for correction.
         skipped: Columns whose type cannot be a field.
-        level: How often a score without fault may be called off.
-        complete: Whether the search ended because nothing more was off, and not at its limit.
+        level: How often a score that is right may be called off.
+        complete: Whether the search ended because nothing more was off, rather than at its limit.
 
     >>> import isolayer
     >>> log = {"prob": [0.5] * 4000, "label": [0, 1] * 1000 + [0, 1, 1, 1] * 500}
@@ -141,7 +141,7 @@ class Audit:
         return float(sum(one.loss_saved for one in self.findings))
 
     def reasons(self) -> list[str]:
-        """Why the score holds or does not, in sentences."""
+        """Sentences that say why the score holds or does not."""
         if self.holds:
             return [
                 f"the score holds: none of {self.tests:,} segments of {len(self.fields)} fields is off beyond chance"

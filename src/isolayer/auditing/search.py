@@ -95,7 +95,7 @@ class Search:
         state: Their logits as corrected so far, and what is expected by them.
         families: The segments, by the number of their fields.
         clusters: Rows that vary together; None if rows are independent.
-        level: How often a score without fault may be called off.
+        level: How often a score that is right may be called off.
         all_rows: The test of all rows against the score as it is.
         bent: Whether one curve for all rows was corrected.
         everywhere: Whether that came before every segment: the score is off by itself, and not for what segments did.

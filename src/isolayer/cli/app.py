@@ -23,10 +23,10 @@ app = typer.Typer(
     name="isolayer",
     help="""Calibrate and debias the scores of ranking systems.
 
-    `isolayer example` writes a log to try things on. A log with scores: audit where they are wrong, fit a calibrator,
-    look at it by report, use it by apply or export, watch it by check, add days by update, see what it remembers by
-    show. A log without scores: train a ranker, then score the log. `isolayer demo` shows everything at work; `isolayer
-    simulate` makes larger logs.
+    `isolayer example` writes a log to try the commands on. For a log with scores: `audit` finds where they are wrong,
+    `fit` fits a calibrator, `report` shows it, `apply` and `export` use it, `check` monitors it, `update` adds days,
+    and `show` prints what it remembers. For a log without scores: `train` trains a ranker, then `score` adds its
+    probabilities. `isolayer demo` shows everything at work; `isolayer simulate` makes larger logs.
     """,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -36,7 +36,7 @@ def audit(
     label: Label = None,
     fields: Annotated[
         list[str] | None,
-        typer.Option(help="Columns to look at: comma-separated, or all for every other column, which is the default."),
+        typer.Option(help="Columns to test: comma-separated, or all (the default) for every other column."),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
     audit_only: AuditOnly = None,
@@ -50,7 +50,7 @@ def audit(
     cluster: Cluster = None,
     date: Date = None,
     depth: Annotated[int, typer.Option(min=1, max=3, help="How many columns a segment combines at most.")] = 3,
-    level: Annotated[float, typer.Option(help="How often a score without fault may be called off.")] = 0.05,
+    level: Annotated[float, typer.Option(help="How often a score that is right may be called off.")] = 0.05,
     top: Annotated[int, typer.Option(min=1, help="How many segments to find at most.")] = 15,
     out: Annotated[Path | None, typer.Option(help="Also write a page with a picture.")] = None,
     on_bad_rows: BadRows = None,
@@ -58,11 +58,12 @@ def audit(
 ) -> None:
     """Find where a score is wrong. Ends with code 1 if it is off beyond chance.
 
-    Looks at every value of every column, ranges of numbers, and combinations of two and three columns. A segment is
-    shown for what the score and the segments found before it do not explain: expected is the rate once these are
-    corrected, o over e the observed rate over it. P-values are adjusted for all segments that were looked at, and an
-    interval excludes 1 exactly if its p-value is at most --level. Saved is the log loss per row of the log that
-    correcting the segment saves, on rows that the correction was not fitted to. The score may come from any model.
+    Tests every value of every column, ranges of numbers, and combinations of two and three columns. A segment is listed
+    for what the score and the segments found before it do not explain: expected is the rate after those are corrected,
+    and o over e is the observed rate divided by it. P-values are adjusted for all segments that were tested, and an
+    interval excludes 1 exactly if its p-value is at most --level. Saved is the reduction of log loss, per row of the
+    log, from correcting the segment, measured on rows that the correction was not fitted to. The score may come from
+    any model.
 
     Example: isolayer audit today.parquet --score prob --label click --cluster user
 

@@ -67,7 +67,9 @@ def fit(
     contexts: Contexts = None,
     fields: Annotated[
         list[str] | None,
-        typer.Option(help="Columns that correct the score, crossed: comma-separated, or all for every other column."),
+        typer.Option(
+            help="Columns that correct the score by their values: comma-separated, or all for every other column."
+        ),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Columns to leave out of --fields all.")] = None,
     interactions: Interactions = None,
@@ -78,7 +80,7 @@ def fit(
     weight: Weight = None,
     weight_kind: WeightKind = "frequency",
     monotone: Annotated[
-        bool, typer.Option(help="Curves never decrease; --no-monotone fits scores whose rate falls somewhere.")
+        bool, typer.Option(help="Curves never decrease; --no-monotone is for scores whose rate falls over some range.")
     ] = True,
     scale: Scale = None,
     negative_rate: Rate = None,
@@ -88,7 +90,7 @@ def fit(
     ] = None,
     holdout: Annotated[
         float | None,
-        typer.Option(help="Share of the rows to leave out and judge on: the latest days with --date, else clusters."),
+        typer.Option(help="Share of the rows to hold out and judge on: the latest days with --date, else clusters."),
     ] = None,
     cluster: Cluster = None,
     date: Date = None,
@@ -102,23 +104,25 @@ def fit(
     platform,position there is one curve per platform, shrunk towards that of all rows, and one per position on each
     platform, shrunk towards that of the platform.
 
-    With --fields device,hour,country each of these columns corrects the curve by its value, and combinations of them
-    are found by their evidence; text, numbers, dates and missing values are handled by their type. The corrections are
-    fitted to all rows; a sample chooses them if there are very many. Columns of --audit-only, such as protected ones,
-    correct nothing; where the calibrator is off by them is printed, and `isolayer audit --curves` looks at them again.
+    With --fields device,hour,country each of these columns corrects the curve according to its value, and combinations
+    of them are added where the data give evidence for them; text, numbers, dates and missing values are handled by
+    their type. The corrections are fitted to all rows; if there are very many rows, a sample decides which corrections
+    there are. Columns of --audit-only, such as protected ones, correct nothing; the command prints where the calibrator
+    is off on their values, and `isolayer audit --curves` tests them again.
 
-    --interactions 0 adds no combinations, --interactions 'hour x device' this one whatever its evidence, and with
-    --interactions auto as well others besides; --without 'hour x device' never has it.
+    --interactions 0 adds no combinations. --interactions 'hour x device' adds this one whatever its evidence, and with
+    auto in the list others are searched for too. --without 'hour x device' never adds it.
 
-    With --structure curves.parquet the fields, levels and combinations are those of an earlier fit, and so are the
-    columns that no option names; only their values are fitted to this log, and not those of --freeze hour.
+    With --structure curves.parquet the fields, their bins and the combinations are those of an earlier fit, and so are
+    the columns that no option names. Only their values are fitted to this log, except those of the terms named by
+    --freeze.
 
     With --holdout 0.2 a fifth of the rows is left out, and the calibrator is judged on them: the latest days if --date
-    is given, else the clusters of --cluster, else rows by a hash of their score. `isolayer report --held-out` shows it
-    on the same rows later.
+    is given, otherwise whole clusters of --cluster, otherwise rows chosen by a hash of their score. `isolayer report
+    --held-out` shows the calibrator on the same rows later.
 
-    For a log without scores, run `isolayer train` and `isolayer score` first. Afterwards, `isolayer report` shows the
-    fit, `isolayer apply` and `isolayer export` use it, and `isolayer check` watches it.
+    For a log without scores, run `isolayer train` and `isolayer score` first. After the fit, `isolayer report` shows
+    it, `isolayer apply` and `isolayer export` use it, and `isolayer check` monitors it.
 
     Example: isolayer fit 'logs/*.parquet' --score prob --label click --contexts platform,position
     """
@@ -178,15 +182,15 @@ def apply(
     score: Score = None,
     column_name: Annotated[str, typer.Option("--column", help="Name of the new column.")] = "calibrated_prob",
     allow_nulls: Annotated[
-        bool, typer.Option("--allow-nulls", help="Write rows that get no probability too, with a null.")
+        bool, typer.Option("--allow-nulls", help="Also write rows that get no probability, with a null.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Add a column of calibrated probabilities to a log. Rows never leave the engine that reads them.
 
-    A row whose score is missing or not finite, or outside [0, 1] if scores are probabilities, gets none. If there are
-    such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given. From CSV to CSV, all
-    other columns are written as they were spelled.
+    A row whose score is missing or not finite, or outside [0, 1] if scores are probabilities, gets no probability. If
+    there are such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given. From CSV to
+    CSV, the text of all other columns stays exactly as it was.
 
     Example: isolayer apply 'today/*.parquet' --curves curves.parquet --score prob --out calibrated.parquet
     """
@@ -220,12 +224,12 @@ def update(
     weight: Weight = None,
     negative_rate: Rate = None,
     keep: Annotated[float, typer.Option(help="Weight of the days so far, in (0, 1]: 0.5 counts them half.")] = 1.0,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the day out again instead.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the day out again instead of adding it.")] = False,
     replace_day: Annotated[
-        bool, typer.Option("--replace", help="A day that is held already is replaced: the latest of the same --id.")
+        bool, typer.Option("--replace", help="If a day with this --id was added before, replace it.")
     ] = False,
     if_new: Annotated[
-        bool, typer.Option("--if-new", help="A day that is held already is left as it is, with code 0.")
+        bool, typer.Option("--if-new", help="If the day was added before, change nothing and end with code 0.")
     ] = False,
     day_id: Id = None,
     date: Date = None,
@@ -235,18 +239,18 @@ def update(
 ) -> None:
     """Add a day to a calibrator. The result is the fit of all days, without reading the earlier ones again.
 
-    Both files, the sums and the calibrator, are replaced together; if something is wrong, neither is. Two updates of
-    the same files wait for each other. Columns and the share of negatives are those of the fit.
+    The sums and the calibrator are replaced together; if something is wrong, neither is. If two updates of the same
+    files run at once, one waits for the other. Columns and the share of negatives are those of the fit.
 
-    With fields, the curves are those of all days, and the corrections of the fields go on from where the earlier days
-    left them, in the same structure: a close approximation, from which no day can be taken out again. For other
-    combinations, or without a day, fit again: `isolayer fit LOGS --structure curves.parquet`.
+    With fields, the curves are those of all days. The corrections of the fields keep their structure and continue from
+    where the earlier days left them: a close approximation, from which no day can be taken out again. For other
+    combinations, or to leave out a day, fit again: `isolayer fit LOGS --structure curves.parquet`.
 
-    A day is added once: the sums remember the content of its files, and the --id if there is one, and the day is
-    refused with code 2 if it comes again, so that a job can be repeated; with --if-new nothing is done then, with code
-    0 and the verdict "already added". With --replace it is not refused: the latest 14 days that --id named can be
-    replaced by other rows, with the weight that the day has by now; a day without a name, known by its content, stays
-    as it is. A day without usable rows is refused.
+    A day is added once: the sums remember the content of its files, and the --id if there is one. A day that comes
+    again is refused with code 2, so that a job can be repeated. With --if-new nothing is done in that case, with code 0
+    and the verdict "already added". With --replace the latest 14 days that were named by --id can be replaced by other
+    rows, with the weight that the day has by now; a day without a name, recognised by its content, stays as it is. A
+    day without usable rows is refused.
 
     Example: isolayer update sums.parquet today.parquet --id 2026-11-16 --replace --keep 0.9
     """

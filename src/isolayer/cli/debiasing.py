@@ -50,23 +50,26 @@ def demo(
 
 def simulate(
     out: Annotated[Path, typer.Option(help="Where to write the log, as Parquet.")] = Path("log.parquet"),
-    sessions: Annotated[int, typer.Option(min=1, help="Lists shown; ten rows each.")] = 20_000,
-    days: Annotated[int, typer.Option(min=1, help="Days they are spread over.")] = 1,
+    sessions: Annotated[int, typer.Option(min=1, help="Number of lists, each of ten rows.")] = 20_000,
+    days: Annotated[int, typer.Option(min=1, help="Number of days over which the lists are spread.")] = 1,
     click_behaviour: Annotated[
         str,
-        typer.Option("--clicks", help="What biases clicks: position, or trust (in the top of the list as well)."),
+        typer.Option(
+            "--clicks", help="Bias of the clicks: position, or trust (position and trust in the top of the list)."
+        ),
     ] = "position",
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     truth: Annotated[
-        bool, typer.Option("--truth", help="Keep the columns no real log has: relevance, examination, probabilities.")
+        bool,
+        typer.Option("--truth", help="Keep the columns that no real log has: relevance, examination, probabilities."),
     ] = False,
     json: Json = False,
 ) -> None:
     """Write a feed log with known relevance and known position bias.
 
     The log has features, positions, devices and clicks, and no scores: `isolayer train` learns a ranker from it,
-    `isolayer score` adds the ranker's probabilities, and `isolayer fit` calibrates those. Each prints the command that
-    comes next.
+    `isolayer score` adds the ranker's probabilities, and `isolayer fit` calibrates those. Each command prints the one
+    that comes next.
 
     Example: isolayer simulate --sessions 50000 --days 7 --out log.parquet
     """
@@ -109,7 +112,7 @@ def train(
     alpha: Annotated[
         str, typer.Option(help="Weight of the served loss, or one per task: click:0.25,skip:0.5.")
     ] = "0.25",
-    beta: Annotated[str, typer.Option(help="Weight of the observed loss, likewise.")] = "0.75",
+    beta: Annotated[str, typer.Option(help="Weight of the observed loss, or one per task.")] = "0.75",
     anchor: Annotated[
         str,
         typer.Option(
@@ -125,17 +128,15 @@ def train(
     start: Annotated[
         str | None, typer.Option(help="resume, or a checkpoint of an earlier day to continue from.")
     ] = None,
-    allow_leaks: Annotated[
-        bool, typer.Option("--allow-leaks", help="Take features that tell a label by themselves.")
-    ] = False,
+    allow_leaks: Annotated[bool, typer.Option("--allow-leaks", help="Accept features that give a label away.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     json: Json = False,
 ) -> None:
     """Train a ranker on biased logs. Relevance is served; what position and device did to labels is not.
 
-    Writes weights, the learned curves and serving.onnx, a model that needs features only and knows their names;
-    `isolayer score` adds its probabilities to a log. These files replace those of an earlier run together, or not at
-    all. The same command runs under torchrun: every step is then shared among the processes.
+    Writes weights, the learned curves and serving.onnx, a model that needs features only and stores their names;
+    `isolayer score` adds its probabilities to a log. These files replace those of an earlier run all together, or not
+    at all. The same command runs under torchrun: every batch is then divided among the processes.
 
     Example: isolayer train log.parquet --features 'feature_*' --tasks click,skip --decreasing skip
     """

@@ -28,14 +28,16 @@ def diagnose(
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="Feature columns to compare by instead, comma-separated; a trailing * matches a prefix."),
+        typer.Option(
+            help="Without items: feature columns to compare by, comma-separated; a trailing * matches a prefix."
+        ),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Folder that `train` wrote: diagnose that model on the log, best on a later one."),
+        typer.Option(help="Folder that `train` wrote: diagnose that model on this log, preferably a later one."),
     ] = None,
     list_id: Annotated[
-        str | None, typer.Option("--list", help="Column of the list each row belongs to, to test the logger.")
+        str | None, typer.Option("--list", help="Column of the list each row belongs to; needed to test the logger.")
     ] = None,
     cluster: Cluster = None,
     date: Date = None,
@@ -43,11 +45,12 @@ def diagnose(
 ) -> None:
     """Tell whether a log shows the effect of position; with --model, whether a trained model agrees with the log.
 
-    Before training: the log shows the effect if the same items, or rows alike in their features, were shown at several
-    positions. After it: whether the model is calibrated in every context, whether its effect of position is that of the
-    log, whether the logger knew more than the features, and which alpha to train with.
+    Before training, the log shows the effect of position if the same items, or rows with similar features, were shown
+    at several positions. After training, the command reports whether the model is calibrated in every context, whether
+    its effect of position agrees with the log, whether the logger (the policy that ranked the logged lists) knew more
+    than the features, and which alpha to train with.
 
-    Intervals count the rows of a --cluster, or of a day of --date, as varying together.
+    Intervals take into account that rows of one --cluster, or of one day of --date, vary together.
 
     Example: isolayer diagnose log.parquet --label click --item item --cluster user
     """

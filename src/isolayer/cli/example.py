@@ -23,15 +23,15 @@ def example(
     tomorrow: Annotated[
         Path, typer.Option(help="Where to write the rows of the next day, which have no clicks yet.")
     ] = Path("tomorrow.csv"),
-    rows: Annotated[int, typer.Option(min=150, max=10_000_000, help="Rows of the log, about.")] = 40_000,
-    days: Annotated[int, typer.Option(min=1, max=365, help="Days of the log.")] = 14,
+    rows: Annotated[int, typer.Option(min=150, max=10_000_000, help="Approximate number of rows.")] = 40_000,
+    days: Annotated[int, typer.Option(min=1, max=365, help="Number of days.")] = 14,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     json: Json = False,
 ) -> None:
     """Write a small log of scores and clicks to try the other commands on, and the rows of the day after it.
 
     Each row is an impression: day, user, surface, device, the click probability that a model predicted, and the click.
-    On the whole the model is calibrated; on every surface it is wrong. The second file has the next day, without
+    Over all rows the model is calibrated; on every surface it is wrong. The second file has the next day, without
     clicks, as a log has it when scores are needed.
 
     Example: isolayer example

@@ -28,21 +28,24 @@ def export(
     table: Annotated[
         str, typer.Option(help="SQL: the table to read, as in a FROM clause; for dbt a model, or SOURCE.TABLE.")
     ] = "scores",
-    score: Annotated[str | None, typer.Option(help="SQL: its score column; by default the fitted one.")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="SQL: the score column of that table; by default the one of the fit.")
+    ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(help="SQL: columns to hand on besides the score and the contexts, comma-separated."),
+        typer.Option(help="SQL: further columns to keep besides the score and the contexts, comma-separated."),
     ] = None,
     column: Annotated[str, typer.Option("--column", help="SQL: name of the new column.")] = "calibrated_prob",
     form: Annotated[
-        str, typer.Option("--as", help="SQL: select, a statement; view, CREATE VIEW; dbt, a model.")
+        str, typer.Option("--as", help="SQL: select for a statement, view for CREATE VIEW, dbt for a dbt model.")
     ] = "select",
     name: Annotated[str, typer.Option(help="SQL: name of the view.")] = "calibrated",
     json: Json = False,
 ) -> None:
     """Write a calibrator as ONNX, as one SQL statement or as Parquet.
 
-    The statement runs as it is on the table that --table names, whose columns are called as they were in the fit.
+    The statement can be run unchanged on the table that --table names, if its columns have the same names as in the
+    fit.
 
     Example: isolayer export curves.parquet --out curves.onnx
 

@@ -33,12 +33,12 @@ def merge(
 ) -> None:
     """Add up the sums of many writers. Whatever comes twice, late or in another order, the total is the same.
 
-    A part is known by the content of the files that it was made from and by the days that --id named; sums that
-    remember neither are known by the name of their file. A part that comes again is counted once, and said on stderr.
-    If the same part comes with other rows, or two parts share a file, nothing is written and the code is 2.
+    A part is recognised by the content of the files that it was made from and by the days that --id named; sums that
+    remember neither are recognised by the name of their file. A part that comes again is counted once, with a note on
+    stderr. If the same part comes with other rows, or two parts share a file, nothing is written and the code is 2.
 
     All parts need the same contexts and knots: give each writer the same --grid. With --curves the calibrator is also
-    written, the same as that of one fit to all logs; `update` can add days to both.
+    written, the same as that of one fit to all logs; `update` can add days to both files.
 
     Example: isolayer merge 'parts/*.parquet' --out sums.parquet --curves curves.parquet
     """

@@ -19,23 +19,23 @@ from isolayer.errors import InputError, need
 Logs = Annotated[list[Path], typer.Argument(help="Parquet files, folders of them, or CSV or NDJSON files.")]
 Tasks = Annotated[str, typer.Option(help="Label columns, comma-separated.")]
 Decreasing = Annotated[
-    str | None, typer.Option(help="Those tasks that are less likely with more relevance, such as skip.")
+    str | None, typer.Option(help="The tasks that are less likely the more relevant an item is, such as skip.")
 ]
 Contexts = Annotated[
     str,
     typer.Option(
-        help="Columns that bias labels: of any values, which then are numbered, or of ids from 0 with their number, "
-        "such as position:20."
+        help="Columns that bias labels, comma-separated. Values of any type get ids; position:20 says that a column "
+        "holds the ids 0 to 19."
     ),
 ]
 Categories = Annotated[
-    str | None, typer.Option(help="Feature columns of numbers that are ids; columns of text are ids in any case.")
+    str | None, typer.Option(help="Numeric feature columns to treat as categories; text columns always are.")
 ]
 ListId = Annotated[
     str | None,
     typer.Option(
         "--list",
-        help="Column of the list each row belongs to; lists are then kept whole in batches and held out whole.",
+        help="Column of the list each row belongs to; batches and held-out rows then consist of whole lists.",
     ),
 ]
 Hidden = Annotated[str, typer.Option(help="Widths of the backbone's layers, comma-separated.")]

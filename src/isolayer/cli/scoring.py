@@ -38,9 +38,9 @@ def score(
     """Add a trained ranker's probabilities to a log. They are what `isolayer fit` calibrates.
 
     A model of the task click adds click_prob, its probability on logged traffic given the features, and
-    click_relevance, the logit to rank by, which rises with relevance for decreasing tasks too. The model knows the
-    names of its feature columns; their order in the log does not matter, and values it has not seen are unknown. A
-    calibrator is best fitted to rows the ranker was not trained on.
+    click_relevance, the logit to rank by, which rises with relevance for decreasing tasks too. The model stores the
+    names of its feature columns; their order in the log does not matter, and values that it has not seen count as
+    unknown. Fit a calibrator to rows on which the ranker was not trained.
 
     Example: isolayer score log.parquet --model model/serving.onnx --out scored.parquet
     """

@@ -27,10 +27,10 @@ def show(
 ) -> None:
     """Show what a calibrator, or a file of sums, was made from and how.
 
-    The columns it was read from, the scale of the scores, the share of negatives that was kept, the grid of knots, the
-    number of rows and curves, the fields with the segments they correct most clearly, the first and the last day by the
-    column of --date, how many files and which named days it holds, the version of isolayer that wrote it, and its
-    settings. --json lists the files too, each by its size and a digest of its content.
+    Prints the columns it was read from, the scale of the scores, the share of negatives that was kept, the grid of
+    knots, the number of rows and curves, the fields with the segments that they correct most clearly, the first and the
+    last day by the column of --date, how many files and which named days it holds, the version of isolayer that wrote
+    it, and its settings. --json also lists the files, each with its size and a digest of its content.
 
     Example: isolayer show curves.parquet
     """

@@ -38,7 +38,7 @@ Weight = Annotated[str | None, typer.Option(help="Column of weights; --weight-ki
 WeightKind = Annotated[
     str,
     typer.Option(
-        help="What weights mean: frequency, a weight of 2 is the row twice; or importance, how much a row stands for."
+        help="Meaning of weights: frequency (2 is the row twice) or importance (how much a row should represent)."
     ),
 ]
 Contexts = Annotated[
@@ -46,7 +46,8 @@ Contexts = Annotated[
     typer.Option(help="Context columns, coarse to fine: comma-separated, a JSON list, or the option given repeatedly."),
 ]
 Scale = Annotated[
-    str | None, typer.Option(help="What scores are: logit or prob; guessed from the column's name, never from values.")
+    str | None,
+    typer.Option(help="Scale of the scores: logit or prob; guessed from the column's name, never from values."),
 ]
 Rate = Annotated[
     str | None,
@@ -62,14 +63,14 @@ GridOption = Annotated[
 Missing = Annotated[
     str | None,
     typer.Option(
-        help="Missing context values: error, or own for a curve of their own; as in the fit, if there was one.",
+        help="Missing context values: error, or own for their own curve; by default as in the fit, if there was one.",
         show_default="error",
     ),
 ]
 BadRows = Annotated[
     str | None,
     typer.Option(
-        help="What to do with rows that cannot be used: error or drop; as in the fit, if there was one.",
+        help="What to do with rows that cannot be used: error or drop; by default as in the fit, if there was one.",
         show_default="error",
     ),
 ]

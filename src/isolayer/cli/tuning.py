@@ -45,7 +45,7 @@ def tune(
     alpha: Annotated[str, typer.Option(help="Weights of the served loss to try, comma-separated.")] = "0.25,0",
     beta: Annotated[str, typer.Option(help="Weights of the observed loss to try.")] = "0.75",
     lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "0.001,0.0003,0.003",
-    dropout: Annotated[str, typer.Option(help="Shares of hidden units left out to try.")] = "0,0.1",
+    dropout: Annotated[str, typer.Option(help="Dropout rates to try.")] = "0,0.1",
     trials: Annotated[int, typer.Option(min=1, help="How many combinations to try.")] = 8,
     anchor: Annotated[str, typer.Option(help="detached, or joint, which is the paper's.")] = "detached",
     mode: Mode = "sum",
@@ -54,13 +54,15 @@ def tune(
     epochs: Annotated[int, typer.Option(help="Maximal number of passes over the log.")] = 10,
     batch_size: Annotated[int, typer.Option(help="Rows per batch.")] = 1024,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the trials; a search there is continued.")] = Path("tuning"),
+    out: Annotated[Path, typer.Option(help="Folder for the trials; a search that it holds is continued.")] = Path(
+        "tuning"
+    ),
     json: Json = False,
 ) -> None:
     """Search for the settings of `train`: loss weights, learning rate and dropout, by the loss of held-out rows.
 
-    With --truth, by nDCG against true relevance, which a held-out loss does not measure. The search is saved after
-    every trial: the same command continues one that was interrupted.
+    With --truth, settings are chosen by nDCG against true relevance, which a held-out loss does not measure. The search
+    is saved after every trial: the same command continues one that was interrupted.
 
     Example: isolayer tune log.parquet --features 'feature_*' --trials 8
     """

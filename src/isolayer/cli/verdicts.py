@@ -44,7 +44,7 @@ def check(
     cluster: Cluster = None,
     date: Date = None,
     held_out: HeldOut = False,
-    tolerance: Annotated[float, typer.Option(help="Relative error that is of no consequence.")] = 0.05,
+    tolerance: Annotated[float, typer.Option(help="Relative error that is too small to matter.")] = 0.05,
     level: Annotated[float, typer.Option(help="How often a calibrator that holds may be called drifted.")] = 0.05,
     history: Annotated[
         Path | None, typer.Option(help="Also add the figures to this history, which `report --history` draws.")
@@ -62,14 +62,14 @@ def check(
     calibrator predicts too little. The slope is that of the labels over the predictions: below 1 predictions are too
     extreme. Something drifted if one of the two is further from 1 than --tolerance and than chance allows. P-values are
     adjusted for the number of tests, and an interval excludes 1 exactly if its p-value is at most --level. The verdict
-    of a line is level if observed over expected is off, slope if only the slope is, or else holds. Contexts that the
-    calibrator was not fitted on are new, and not judged.
+    of a line is level if observed over expected is off, slope if only the slope is off, and holds otherwise. Contexts
+    that were not in the fit are marked as new, and are not judged.
 
     So a calibrator holds if there are as many events as it predicts. Whether it is better than the raw score is another
     question, which `report` answers; if the raw score has the lower log loss on this log, a note says so.
 
-    A day that the calibrator was fitted on by now is told as in sample; in --history it does not replace an earlier
-    check of the same day, from before it was fitted.
+    If the calibrator was meanwhile fitted on the day, the verdict is in sample; in --history it does not replace an
+    earlier check of the same day, from before that fit.
 
     Example: isolayer check today.parquet --curves curves.parquet --score prob --label click --cluster user
     """
@@ -125,17 +125,20 @@ def compare(
     date: Date = None,
     most: Annotated[
         float | None,
-        typer.Option(help="Largest change in probability allowed where there are rows, unless it is within the bands."),
+        typer.Option(
+            help="Largest allowed change in probability where there are rows; changes within the bands do not count."
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many contexts to show, largest change first.")] = 15,
     on_bad_rows: BadRows = None,
     json: Json = False,
 ) -> None:
-    """How far a new release moves probabilities, by context, and whether it is better on a log.
+    """Compare two calibrators: how far probabilities move, by context, and whether the new one is better on a log.
 
-    Changes are measured where there are rows. A change is certain if the bands of both releases do not meet. With
-    --most, ends with code 1 if a certain change is larger. With --log, shows log loss and observed over expected of
-    both, with intervals of the paired difference, and ends with code 1 if the new one is worse beyond chance.
+    Changes are measured where there are rows. A change is certain if the bands of the two calibrators do not overlap.
+    With --most, the command ends with code 1 if a certain change is larger than that. With --log, it shows log loss and
+    observed over expected of both, with intervals of the paired difference, and ends with code 1 if the new one is
+    worse beyond chance.
 
     Example: isolayer compare yesterday.parquet today.parquet --most 0.02
 
@@ -199,8 +202,8 @@ def report(
 ) -> None:
     """Write one page that shows a calibrator on a log. Before and after, by context, curve by curve.
 
-    The page needs no server and no network. It says on which rows it judges: held out of the fit, other rows, or in
-    sample, those that were fitted, which cannot judge.
+    The page needs no server and no network. It says on which rows the calibrator is judged: rows held out of the fit,
+    other rows, or the fitted rows themselves (in sample), which cannot judge it.
 
     Example: isolayer report today.parquet --curves curves.parquet --score prob --label click --out report.html
     """

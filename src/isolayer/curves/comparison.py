@@ -1,4 +1,4 @@
-"""The comparison of two releases of curves: by how much the probabilities of each context change."""
+"""Comparison of two releases of curves: by how much the probabilities of each context change."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LEVEL = 0.05  # how often some context of a depth may show a certain change wher
 def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
     """How far the second release moves the probabilities of each context.
 
-    Changes are measured at the knots where either release has rows of the context, each release with the curve it would
-    serve: a context that only one of them has is served by its ancestor in the other. A change is certain where the
-    bands of the two releases do not meet. Their level is such that among all contexts of a depth a quiet day has a
-    certain change with probability ``LEVEL`` at most.
+    Changes are measured at the knots where either release has rows of the context. Each release uses the curve that it
+    would serve: a context that only one of them has is served by its ancestor in the other. A change is certain where
+    the bands of the two releases do not overlap. The bands are so wide that, if nothing has changed, some context of a
+    depth shows a certain change with probability at most ``LEVEL``.
 
     Returns:
         Columns, one entry per context of either: ``depth``, the context columns (None below their depth), ``largest``
@@ -52,8 +52,8 @@ def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
 def compare_on_rows(one: Curves, two: Curves, rows: LabelledRows) -> dict[str, NDArray[Any]]:
     """How far the second release moves the probabilities of rows, which may have fields.
 
-    A change is certain where the bands of the two releases do not meet; their level is such that among all rows a quiet
-    day has a certain change with probability ``LEVEL`` at most.
+    A change is certain where the bands of the two releases do not overlap. The bands are so wide that, if nothing has
+    changed, some row shows a certain change with probability at most ``LEVEL``.
 
     Args:
         one: The release in service.

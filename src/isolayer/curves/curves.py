@@ -2,7 +2,7 @@
 
 The class says which curve serves which context and answers questions about scores. What a curve is as a function is in
 :mod:`isolayer.curves.evaluation`, the comparison of two releases in :mod:`isolayer.curves.comparison`, the file in
-:mod:`isolayer.curves.parquet_io`. How curves are fitted is the business of :mod:`isolayer.fitting.hierarchy`.
+:mod:`isolayer.curves.parquet_io`. How curves are fitted is handled by :mod:`isolayer.fitting.hierarchy`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Kind = Literal["calibration", "bias"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Curves(CurvesForm):
-    """One curve per context, monotone unless it was asked not to be, and what is known about each.
+    """One curve per context, monotone by default, with counts and variances for each.
 
     All curves are in one table: first the global curve (depth 0), then one per value of the first context column (depth
     1), then one per combination of the first two (depth 2), and so on. A context that is not in the table is served by
@@ -120,12 +120,12 @@ class Curves(CurvesForm):
 
         Args:
             histogram: The rows.
-            shrinkage: How strongly a curve is drawn to its parent: ``"auto"``, or as in
+            shrinkage: How strongly a curve is shrunk towards its parent: ``"auto"``, or as in
                 :func:`isolayer.fitting.hierarchy.fit_levels`.
             strict: Whether every curve increases strictly (its slope is at least ``FLOOR``), or may be flat.
             monotone: Whether curves must not decrease. False is the paper's general piecewise-linear map, for scores
                 whose rate is not monotone; ``strict`` then has no effect.
-            scale: The scale of the scores that will be asked about; by default that of the histogram, if it is known.
+            scale: The scale of the scores to predict for; by default that of the histogram, if it is known.
             extrapolation: What curves do beyond the grid; see :class:`Curves`.
 
         >>> histogram = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1], {"device": ["tv", "tv", "web"]})
@@ -250,7 +250,7 @@ class Curves(CurvesForm):
         return prob_of(middle - width * deviation), prob_of(middle + width * deviation)
 
     def compare(self, other: Curves) -> dict[str, NDArray[Any]]:
-        """How far another release moves the probabilities of each context; see :mod:`isolayer.curves.comparison`.
+        """By how much another release changes the probabilities of each context; see :mod:`isolayer.curves.comparison`.
 
         >>> one = Curves.identity(Grid())
         >>> one.compare(one)["largest"].tolist()
@@ -302,7 +302,7 @@ class Curves(CurvesForm):
         need("isolayer.curves.export.onnx").to_onnx(self, path)
 
     def to_layer(self) -> IsotonicLayer | ContextIsotonicLayer | FieldCurves:
-        """A layer in double precision that does the same; see :func:`isolayer.nn.convert.to_layer`."""
+        """A layer in double precision that computes the same function; see :func:`isolayer.nn.convert.to_layer`."""
         return cast("IsotonicLayer | ContextIsotonicLayer | FieldCurves", offered("to_layer")(self))
 
     @classmethod
@@ -390,7 +390,7 @@ class Curves(CurvesForm):
 
     @cached_property
     def on_logits(self) -> Curves:
-        """The same curves, asked about logits."""
+        """The same curves with logits as their scale."""
         return replace(self, scale="logit")
 
     def _logit(self, score: ArrayLike) -> Floats:

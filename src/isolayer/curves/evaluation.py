@@ -1,7 +1,7 @@
 """What a curve is as a function: its value everywhere, its inverse, and the two scales. Pure functions of numpy arrays.
 
 The contract that every backend follows (numpy here, torch, SQL, ONNX) is stated in ``docs/how-it-works.md`` under "What
-a curve is, everywhere". Which curve belongs to which context is the business of :mod:`isolayer.curves.curves`.
+a curve is, everywhere". Which curve belongs to which context is handled by :mod:`isolayer.curves.curves`.
 """
 
 from __future__ import annotations

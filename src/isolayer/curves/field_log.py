@@ -1,7 +1,7 @@
-"""The rows of a log as curves with fields see them: what a verdict on such curves is made of.
+"""Sums and rows of a log for curves with fields: the input of every verdict on such curves.
 
 Sums by the raw score, which suffice for curves without fields, do not say what fields add. So the rows are summed by
-the corrected logit too. How these are made of a table is the business of :mod:`isolayer.tables.field_log`.
+the corrected logit too. How these are made of a table is handled by :mod:`isolayer.tables.field_log`.
 """
 
 from __future__ import annotations

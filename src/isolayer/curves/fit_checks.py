@@ -34,7 +34,7 @@ class ScoresLookReversed(UserWarning):
 
 
 class ScoresLookLikeProbs(UserWarning):
-    """Scores that are to be logits are all in [0, 1]."""
+    """Scores that should be logits are all in [0, 1]."""
 
 
 def warn_of_probs(histogram: Histogram, *, stacklevel: int = 2) -> None:

@@ -1,8 +1,8 @@
 """One row at a time, from Python: a plain object without arrays, for a server that scores a request as it comes.
 
-:class:`Scorer` answers as :meth:`Curves.predict_proba` does for one row, in microseconds: dictionaries find the curve,
-and a few float operations read it. Whatever is not of the usual type (a numpy scalar, a decimal, a date) is handed to
-the array code, so the contract is the same and is written once. :class:`WatchedScorer` serves the newest file.
+:class:`Scorer` gives the answer of :meth:`Curves.predict_proba` for one row, in microseconds: it finds the curve in
+dictionaries and evaluates it with a few float operations. Values of unusual types (a numpy scalar, a decimal, a date)
+are passed to the array code, so both follow the same contract. :class:`WatchedScorer` serves the newest file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Level(NamedTuple):
 class Scorer:
     """Calibrated probabilities of single rows; make one by :meth:`Curves.scorer`.
 
-    It never changes, so any number of threads may use it, and it can be pickled.
+    It is immutable, so any number of threads may use it, and it can be pickled.
 
     Args:
         curves: The curves.
@@ -244,7 +244,7 @@ def _level(curves: Curves, depth: int) -> _Level:
 
 
 class WatchedScorer:
-    """A scorer of the newest curves in a file: loaded beside the old ones, then exchanged in one step.
+    """A scorer of the newest curves in a file: they are loaded beside the old ones, then swapped in one step.
 
     A request is answered by the old curves or by the new ones, and never waits for a file. A file that cannot be
     loaded changes nothing; :attr:`error` then says why.
@@ -291,7 +291,7 @@ class WatchedScorer:
             self.look()
 
     def look(self) -> None:
-        """Load the file if it is another than before."""
+        """Load the file if it has changed."""
         state = _state(self._path)
         if state is None or state == self._seen:
             return
@@ -302,7 +302,7 @@ class WatchedScorer:
         self._seen = state
 
     def close(self) -> None:
-        """Watch no longer; the curves that are loaded go on answering."""
+        """Stop watching; the loaded curves continue to answer."""
         self._stop.set()
         self._thread.join()
 

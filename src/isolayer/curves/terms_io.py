@@ -2,7 +2,7 @@
 
 A file with terms has further columns: ``term`` (0 for curves, then 1, 2, ...), ``cell``, ``level`` (the cell in words),
 ``offset`` and ``tilt``, their variances, and how many events were observed and expected there. Vocabularies and edges
-stand in the facts. The file itself is the business of :mod:`isolayer.curves.parquet_io`.
+stand in the facts. The file itself is handled by :mod:`isolayer.curves.parquet_io`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ something else, and hold a digest of the content, so that whatever loads is what
 
 Before the footer is a *seal*, a digest of all other bytes, which other engines skip. It is verified before Arrow sees
 any of them, since a damaged footer can make Arrow end the process. Nothing is pickled. What tables of curves and sums
-look like is the business of :mod:`isolayer.curves.parquet_io`.
+look like is handled by :mod:`isolayer.curves.parquet_io`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Relevance out of biased logs: models that explain where an item was shown, and serve as if it did not matter.
+"""Relevance from biased logs: models that account for where an item was shown, and serve relevance alone.
 
 Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=None, weight=None)`` and ``serving()``.
 

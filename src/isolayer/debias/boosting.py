@@ -5,8 +5,9 @@ The trees give relevance :math:`r(x)`, and the log is explained by a monotone cu
 are while the trees grow along the gradient :math:`(p - y)\,s` with Hessian :math:`p (1 - p) \max(s^2, .05)`, where
 :math:`s \in [.1, 4]` is the slope of the curve. What is served is the plain booster and one more curve.
 
-A click is a noisy label, and through a curve even more so. The network that learned the curves has an opinion of each
-row as well, so the trees follow a mixture of the two, :math:`y' = (1 - t)\,y + t\,\hat y_{network}`: distillation.
+A click is a noisy label, and through a curve even more so. The network that learned the curves also has an estimate for
+each row, so the trees are trained on a mixture of the two, :math:`y' = (1 - t)\,y + t\,\hat y_{network}`, which is
+distillation.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class BoostedRanker:
             trees with intercepts in folds, and then an exact fit; or `Curves` that are known, such as those of a
             `DualHead` of your own.
         teacher: Share of the network's probability in the labels that the trees learn from, with ``curves="network"``;
-            the rest is the label itself. 0 learns from labels alone: take it if trees predict your log better than
+            the rest is the label itself. 0 learns from labels alone: use it if trees predict your log better than
             networks do.
         rounds: Number of trees.
         learning_rate: Step of each tree.

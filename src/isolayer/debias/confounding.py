@@ -1,10 +1,10 @@
-r"""Against loggers that knew something of relevance: the position then tells of relevance, and a bias model learns it.
+r"""Methods for loggers that knew something about relevance, so that position itself carries information about it.
 
     GradientReversal    a bias tower that must not know relevance (Zhang et al. 2023)
     placement_weights   rows weighted as if positions had been drawn without regard to the features (Hager et al. 2025)
 
-Whether a logger was informed, `informed_logger_test` and `diagnose` say. What the logger knew and the features do not
-tell, no method here can put right.
+`informed_logger_test` and `diagnose` test whether a logger was informed. No method here can recover what the logger
+knew and the features do not contain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isolayer.settings import count, number
 
 
 class GradientReversal(Naive):
-    r"""An additive bias tower whose embedding must not tell relevance, by an adversary with a reversed gradient.
+    r"""An additive bias tower whose embedding must not predict relevance: an adversary has a reversed gradient.
 
     :math:`observed = r + o(h)` with the embedding :math:`h` of the context. An adversary predicts :math:`r` from
     :math:`h` with squared error; its gradient reaches :math:`h` times :math:`-\eta`, so that :math:`h` keeps what

@@ -4,8 +4,8 @@ r"""Bias curves for a model that cannot learn them itself, such as boosted trees
     out_of_fold_curves   trees and intercepts per context, grown together in folds; then curves, fitted exactly
     centred              the same curves on a shifted grid, such that the average item has relevance 0
 
-A booster that refits its curves on its own rows runs away: the curves steepen and relevance collapses, since both
-explain the same noise. So curves come from elsewhere, or from rows that the trees have not seen.
+If a booster refits its curves on its own rows, the fit diverges: the curves steepen and relevance collapses, because
+both explain the same noise. So the curves come from another model, or from rows that the trees have not seen.
 """
 
 from __future__ import annotations

@@ -34,14 +34,14 @@ _LEAST_LISTS = 20
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    r"""Expected clicks per list of a new ranking, and how much of the log speaks about it.
+    r"""Expected clicks per list of a new ranking, and how much information the log has about it.
 
     Args:
         value: Clicks per list, by weighting the logged clicks.
         modelled: Clicks per list that the curves alone expect; far from ``value`` if curves or relevance are wrong.
         logged: Clicks per list that were logged.
-        standard_error: Of ``value``, from the variation between lists; the curves count as given.
-        effective_rows: Number of rows of equal weight that say as much, :math:`(\sum w)^2 / \sum w^2`.
+        standard_error: Of ``value``, from the variation between lists; the curves are treated as known.
+        effective_rows: Number of rows of equal weight with as much information, :math:`(\sum w)^2 / \sum w^2`.
         rows: Number of logged rows.
         lists: Number of logged lists.
     """
@@ -99,8 +99,8 @@ def evaluate(
         seed: Seed of the network that learns curves.
 
     Raises:
-        InputError: If the log does not say what the new ranking would get: too few effective rows, or positions that
-            the curves do not know.
+        InputError: If the log does not determine what the new ranking would get: too few effective rows, or positions
+            that the curves do not know.
 
     >>> from isolayer.policy import ranked_positions
     >>> from isolayer.simulate import debias_feed

@@ -1,4 +1,4 @@
-"""Settings of the models of this room that depend on one another, checked together."""
+"""Settings of the debiasing models that depend on one another, checked together."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class DualHead(nn.Module):
             ids are hashed. Measured from the middle position no curve is much steeper than another, so relevance is
             learned better than from the first, under trust bias most of all.
         grid: Bounds and bucket width of the context curves; beyond it they continue with slope 1. Buckets of half a
-            logit ranked best on 150,000 rows; take wider ones for contexts with few rows.
+            logit ranked best on 150,000 rows; use wider ones for contexts with few rows.
         mode: ``"sum"`` adds one embedding per context feature; ``"cross"`` gives every combination its own curve.
         towers: Layers of each task between the backbone and its relevance: a module per task, or one module for all,
             such as a mixture of experts; see `TowerRelevance`.
@@ -230,9 +230,9 @@ class DualHead(nn.Module):
             mask: For some tasks, which rows have a label; labels of the other rows are not read.
             weight: Weight of each row, ``[batch]``.
             negative_rate: Share of the negatives that was kept when the log was sampled: one number for all tasks, one
-                per row ``[batch]``, or a mapping with such of the tasks whose negatives were sampled. Logits are
-                compared with the labels at an offset of -log(rate), so both heads learn real traffic, and nothing is to
-                be corrected at serving.
+                per row ``[batch]``, or a mapping from the tasks whose negatives were sampled to such rates. Logits are
+                compared with the labels at an offset of -log(rate), so both heads learn real traffic, and serving needs
+                no correction.
         """
         observed = stacked_logits(outputs, self.tasks, "observed_logit")
         label, weights = stacked_labels(self.tasks, labels, mask, weight, observed)
@@ -275,8 +275,8 @@ class DualHead(nn.Module):
     ) -> Self:
         """Fit the served curve exactly to these rows, as the last step of training; relevance does not change.
 
-        By gradient the curve lags behind relevance, which moves until the end. The curve may be flat in places, so rank
-        by the relevance logit, which has no ties. Needs the detached anchor.
+        Trained by gradient descent, the curve lags behind relevance, which changes until the end. The curve may be flat
+        in places, so rank by the relevance logit, which has no ties. Needs the detached anchor.
 
         Args:
             features: Whatever the backbone takes, of logged traffic; the training rows are fine.

@@ -1,4 +1,4 @@
-r"""Debiasing by weights: clicks count :math:`1/e_k`, where examination is given or learned together with relevance.
+r"""Debiasing by weights: a click has weight :math:`1/e_k`; examination is given, or learned together with relevance.
 
 Both models assume the position-based model. For a decreasing task they model the opposite event: not to skip is to
 examine and to like.

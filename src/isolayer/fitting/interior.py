@@ -1,7 +1,7 @@
 """The constrained fit: a primal-dual interior-point method over non-decreasing knot values, for many contexts at once.
 
 Here are the problem (log loss of binned rows plus the prior of the deviation) and its constrained solution; the free
-solution, and the choice between the two, is the business of :mod:`isolayer.fitting.solver`. numpy only.
+solution, and the choice between the two, is handled by :mod:`isolayer.fitting.solver`. numpy only.
 """
 
 from __future__ import annotations

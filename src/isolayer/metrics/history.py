@@ -32,7 +32,7 @@ _OLDER = pa.schema(list(SCHEMA)[:-1])  # of histories that did not tell what is 
 def append_check(path: str | PathLike[str], row: Mapping[str, Any]) -> pa.Table:
     """Add the figures of a check to a history, in one step; the same day of the same log is replaced.
 
-    A check of rows that the calibrator was fitted on by then never replaces one from before they were.
+    A check of rows that had been fitted by then never replaces an earlier check from before they were fitted.
 
     Args:
         path: The history; it is begun if it does not exist.

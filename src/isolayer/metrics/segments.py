@@ -36,8 +36,9 @@ def observed_over_expected(
 ) -> ObservedOverExpected:
     r"""O/E by context: :math:`\sum w y / \sum w p` (the paper's appendix A). Above 1 under-predicts.
 
-    The interval is Wilson's for the observed rate over :math:`n = \sum w` trials, divided by the mean prediction, which
-    is taken as known. It is finite without any events too. Where rows are clustered, n is what they are worth.
+    The interval is Wilson's interval for the observed rate over :math:`n = \sum w` trials, divided by the mean
+    prediction, which is taken as known. It is finite even without any events. If rows are clustered, n is their
+    effective number.
 
     Args:
         label: What happened, ``[n]``: 0 or 1, or a fraction between them.

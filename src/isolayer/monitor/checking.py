@@ -38,20 +38,21 @@ Codes = NDArray[np.int64]
 class Check:
     """What :func:`check` found: one entry for all rows, then one per group of each depth, the contexts last.
 
-    Contexts that the calibrator was not fitted on are new: they have entries, but no test, and are in no other entry.
+    Contexts that were not in the fit are new: they have entries of their own, are not tested, and are not part of any
+    other entry.
 
     Args:
         depth: How many context columns the entry is about; 0 for all rows.
         context: The context columns, None beyond the depth of the entry.
         weight: Weight of the rows.
         ratio: Observed over expected; above 1 the calibrator predicts too little.
-        p_value: Probability of a ratio this far from 1 if the calibrator is right, its uncertainty counted, adjusted
-            for all tests of the verdict: significant if at most ``level``. NaN for new contexts.
+        p_value: Probability of a ratio this far from 1 if the calibrator is right, taking its uncertainty into account,
+            adjusted for all tests of the verdict: significant if at most ``level``. NaN for new contexts.
         slope: Slope of the labels' logit over the calibrated one; below 1 predictions are too extreme. NaN if untested.
         slope_p_value: The same for a slope other than 1.
         new: Whether the context was not in the fit.
         level: How often a calibrator that holds may be called drifted.
-        tolerance: Relative error that is of no consequence.
+        tolerance: Relative error that is too small to matter.
         log_loss: Of all rows, before and after calibration.
         clusters: How many clusters the rows are from; None if rows count as independent.
     """
@@ -137,7 +138,7 @@ def check(
     tolerance: float = 0.05,
     clustered: bool = False,
 ) -> Check:
-    """Hold a calibrator against the sums of a new log.
+    """Test whether a calibrator still holds, given the sums of a new log.
 
     A group of rows has drifted when its observed over expected, or the slope of its labels over its predictions, is
     further from 1 than ``tolerance`` and than chance allows. Chance is the sampling of labels, exact for a handful of
@@ -148,7 +149,7 @@ def check(
         histogram: Sums of the new log on the grid of the curves, with their context columns; of curves with fields, a
             :class:`~isolayer.curves.field_log.FieldLog`, which has both sums and fields.
         level: How often a calibrator that holds may be called drifted.
-        tolerance: Relative error that is of no consequence.
+        tolerance: Relative error that is too small to matter.
         clustered: Whether the folds of the histogram are clusters of rows, such as days or groups of users, whose
             labels vary together; otherwise rows count as independent.
 

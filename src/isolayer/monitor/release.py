@@ -63,8 +63,8 @@ def compare_on_log(
     Args:
         old: The calibrator in service.
         new: The one to release.
-        histogram: Sums of the log by the context columns of both; each score is taken at the mean of its bin. With
-            fields, a :class:`~isolayer.curves.field_log.PairedLog`.
+        histogram: Sums of the log by the context columns of both; each score is represented by the mean of its bin.
+            With fields, a :class:`~isolayer.curves.field_log.PairedLog`.
         level: Confidence level of the intervals.
         clustered: Whether the folds of the histogram are clusters of rows that vary together.
 

@@ -1,7 +1,7 @@
 """The paper's alternating procedure (section 4) by gradient: freeze a model, and train curves on top of it.
 
-The exact counterpart is `calibrate`, in `posthoc`: it needs no rate and no epochs, and gives bands. Train curves by
-gradient if they are to go on learning with the model, or to compare with the paper.
+The exact counterpart is `calibrate`, in `posthoc`: it needs no learning rate and no epochs, and gives bands. Train
+curves by gradient descent if they should keep learning with the model, or to compare with the paper.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def train_curves(
         grid: Where the knots are.
         epochs: Number of passes over the logits.
         batch_size: Rows per step.
-        lr: Learning rate of the curves at the start; it falls to zero in a line.
+        lr: Learning rate of the curves at the start; it decreases linearly to zero.
         seed: Seed of the order of rows.
 
     >>> overconfident = nn.Linear(1, 1, bias=False)

@@ -74,15 +74,15 @@ def _sparse(module: nn.Module) -> set[int]:
 
 
 class RowAdam(torch.optim.Adam):
-    """Adam; a table with sparse gradients is updated in the rows of the batch only, each at the time of its own steps.
+    """Adam in which a table with sparse gradients is updated only in the rows of the batch, with a step count per row.
 
-    So a step costs what its batch costs, however large the tables are. A row keeps two averages of its gradient, as in
-    Adam, and the number of times it was in a batch, by which they are corrected. A row that is in every batch is
-    updated exactly as Adam does.
+    The cost of a step therefore depends on its batch and not on the size of the tables. Each row keeps two running
+    averages of its gradient, as in Adam, and the number of batches that contained it, which is used for the bias
+    correction. A row that is in every batch is updated exactly as Adam does.
 
     Args:
         groups: What `parameter_groups` returns, or parameters.
-        lr: Learning rate of groups that say none.
+        lr: Learning rate of groups without one of their own.
         betas: Decay of the averages of the gradient and of its square.
         eps: Added to the denominator.
 
@@ -109,7 +109,7 @@ class RowAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of all groups, from the gradients that are there."""
+        """One step of all groups, for the parameters that have gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

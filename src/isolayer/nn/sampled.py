@@ -1,4 +1,4 @@
-"""Training on a log of whose negatives only some were kept: an offset in the loss, and nothing at serving.
+"""Training on a log with down-sampled negatives: an offset in the loss, and no correction at serving.
 
 Keeping a share r of the negatives multiplies the odds of the event by 1 / r, whatever the features. A model whose
 logits are compared with such labels at an offset of -log(r) therefore learns the logits of real traffic.
@@ -18,8 +18,8 @@ def sampled_logit(logit: Tensor, negative_rate: float | Tensor) -> Tensor:
 
     Args:
         logit: Logits of real traffic, ``[batch]`` or ``[batch, units]``.
-        negative_rate: Share of the negatives that was kept, in (0, 1]: one number, or one per row ``[batch]``, for
-            positives too the rate at which a negative in their place would have been kept.
+        negative_rate: Share of the negatives that was kept, in (0, 1]: one number, or one per row ``[batch]``. For a
+            positive row, it is the rate at which a negative in its place would have been kept.
 
     >>> logit = torch.tensor([0.0, -2.0])
     >>> torch.nn.functional.binary_cross_entropy_with_logits(sampled_logit(logit, 0.1), torch.tensor([1.0, 0.0]))

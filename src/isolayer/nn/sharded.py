@@ -52,7 +52,7 @@ class _ShardedTable(nn.Module):
 
 
 class ShardedContextIsotonicLayer(ContextIsotonicLayer):
-    """A `ContextIsotonicLayer` whose tables are spread over the processes of a job, for more contexts than one holds.
+    """A `ContextIsotonicLayer` with tables distributed over processes, for more contexts than fit in one.
 
     Make it after ``torch.distributed.init_process_group``, with the same arguments in every process. The tables train
     by themselves, in the backward pass; an optimiser gets the other parameters, `dense_parameters`. Gradients count as
@@ -70,7 +70,7 @@ class ShardedContextIsotonicLayer(ContextIsotonicLayer):
         extrapolation: As in `ContextIsotonicLayer`.
         leaky_gradient: As in `ContextIsotonicLayer`.
         optimiser: ``"rowwise_adagrad"`` (one moment per row) or ``"sgd"``.
-        learning_rate: That of the tables.
+        learning_rate: Learning rate of the tables.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ShardedContextIsotonicLayer(ContextIsotonicLayer):
         return list(self.base.parameters())
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the layer and the moments of its tables: every process its part. A job of any size can load it."""
+        """Write the layer and the moments of its tables, each process its part; any number of processes can load it."""
         need("torch.distributed.checkpoint").save(self._state(), checkpoint_id=folder)
 
     def load(self, folder: str | PathLike[str]) -> None:

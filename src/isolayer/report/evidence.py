@@ -82,8 +82,9 @@ class Density(NamedTuple):
 class ContextTable:
     """O/E by context before and after, worst first after calibration, columns ``[contexts]``.
 
-    A context is judged if it has ``LEAST_ROWS`` rows. It is off beyond chance if an interval excludes 1 that is wide
-    enough for all judged contexts together: with perfect predictions, one table in twenty has one that is.
+    A context is judged if it has ``LEAST_ROWS`` rows. It is off beyond chance if its interval excludes 1, where the
+    intervals are wide enough for all judged contexts together: with perfect predictions, one table in twenty has such a
+    context.
 
     Args:
         names: The context columns.
@@ -91,7 +92,7 @@ class ContextTable:
         before: O/E of the raw score.
         after: O/E of the calibrated score.
         curve: The curve that serves the context; -1 if several do.
-        total: How many contexts the log has; the best are left out of a long table.
+        total: Number of contexts in the log; a long table leaves out the best ones.
         off: How far that interval is from 1 after calibration, relatively: 0 if the context is not off beyond chance.
         judged: How many contexts are judged.
         outside: How many of them are off beyond chance: before, after.

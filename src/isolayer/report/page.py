@@ -72,11 +72,11 @@ def write(
         cluster: Column whose rows vary together, such as a user or a query; by default the day, if there are several.
         bias: Curves of a debiased model, as ``DualHead.curves()`` gives them; by default ``curves``, if they are such.
         title: Heading of the page.
-        in_sample: Whether some of the rows are known to have been fitted; if all of them were, that is found out. The
+        in_sample: Whether some of the rows are known to have been fitted; if all of them were, this is detected. The
             page then says so in a banner.
-        about: A sentence about the rows and the curves for the head of the page, such as where they are from.
+        about: A sentence about the rows and the curves for the head of the page, such as where they come from.
         history: A history of checks, as ``isolayer check --history`` keeps it, to draw by day.
-        audit: An audit of the calibrated score, as :func:`isolayer.audit` makes it, to show.
+        audit: An audit of the calibrated score, as :func:`isolayer.audit` returns it, to show on the page.
 
     Returns:
         The path that was written.

@@ -1,4 +1,4 @@
-"""A log of scores as a product team has it: right on the whole and wrong on every surface."""
+"""A log of scores as a product team has it: right over all rows and wrong on every surface."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _USER_SPREAD, _ITEM_SPREAD, _WEEKEND = 0.5, 0.9, 0.15
 def scored_log(rows: int = 40_000, days: int = 14, *, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Impressions with the click probability that a model predicted, and the clicks that followed.
 
-    On the whole the model is calibrated: it expects exactly as many clicks as the truth does. On each surface it is
-    wrong, by another amount and slope on each. Users act alike in all of their rows, some have many, and people click
-    a little more at weekends, so rows of a user or a day are not independent.
+    Over all rows the model is calibrated: it expects exactly as many clicks as the truth does. On each surface it is
+    wrong, with a different offset and slope. All rows of a user share that user's habits, some users have many rows,
+    and people click a little more at weekends, so the rows of a user or a day are not independent.
 
     Args:
         rows: Number of impressions.

@@ -91,7 +91,7 @@ class Contextual:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Several kinds of users: each session is of one kind, which no feature tells.
+    """Several kinds of users: each session is of one kind, which no feature reveals.
 
     Args:
         behaviours: How the kinds act.

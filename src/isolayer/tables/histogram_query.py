@@ -1,8 +1,8 @@
 """Histograms from tables: one Ibis expression that an engine runs, so that only sums leave it.
 
 The expression bins, checks and groups in one pass without joins or window functions: a row that cannot be used falls
-into a bin of its own kind, so counting such rows costs nothing. What can be a table is the business of
-:mod:`isolayer.tables.sources`, how curves are applied to one that of :mod:`isolayer.tables.apply`.
+into a bin of its own kind, so counting such rows costs nothing. What can be a table is handled by
+:mod:`isolayer.tables.sources`, how curves are applied to one by :mod:`isolayer.tables.apply`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Small tables inside an engine: made once for the same content, and dropped when nothing can ask for them any more.
 
-What the tables mean is the business of :mod:`isolayer.tables.apply`.
+What the tables mean is handled by :mod:`isolayer.tables.apply`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Features that know the label: too good to be true before training, and a held-out loss that is so after it.
+"""Label leaks: features that predict too well before training, and a held-out loss that is too low after it.
 
 A feature that is logged after the event (a dwell time, another label, the true relevance of a simulator) predicts it
 better than anything that is known when the item is ranked. A model that reads it learns nothing for serving.
@@ -24,7 +24,7 @@ EXPLAINED = 0.9  # share of the entropy of a label that no honest model explains
 
 
 class LeakCheck:
-    """Looks for features that tell a label by themselves, among the first rows of a log.
+    """Looks for features that give a label away, among the first rows of a log.
 
     Args:
         columns: The columns of the log.
@@ -85,7 +85,7 @@ def _leaks(features: NDArray[np.float32], label: NDArray[np.float32]) -> dict[in
 
 
 def too_good(loss: float, rates: Mapping[str, float]) -> str:
-    """A sentence if a held-out loss is lower than any honest model's; empty if it is not.
+    """A warning if a held-out loss is too low to be plausible; empty otherwise.
 
     Args:
         loss: Log loss, averaged over tasks.

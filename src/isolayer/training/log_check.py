@@ -53,7 +53,7 @@ def check_log(
     Args:
         logs: The log.
         sizes: Number of ids of each context column, as far as the model declares it.
-        allow_leaks: Whether a feature may tell the label by itself, see `leaks`.
+        allow_leaks: Whether a feature may give a label away, see `leaks`.
         rank: Rank of this process.
         world: Number of processes; their process group is initialised.
     """

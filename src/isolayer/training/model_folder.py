@@ -7,8 +7,8 @@
     serving.onnx        what is served; needs the extra onnx
     manifest.json       digests of the files above
 
-Whoever kills the process at any moment finds the old model or the new one, never weights of one beside an export of the
-other.
+If the process is killed at any moment, the folder holds either the old model or the new one, never the weights of one
+beside an export of the other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ModelColumns:
         tasks: Names of the labels.
         decreasing: Tasks whose label is less likely with more relevance.
         contexts: Name of each context feature, and its number of ids where the model declares it.
-        vocabularies: Values of the columns that hold no ids: the id of a value is its place, counted from 0 in contexts
+        vocabularies: Values of the columns that hold no ids: the id of a value is its index, counted from 0 in contexts
             and from 1 in features, where 0 is unknown.
         format: Version of this description.
     """

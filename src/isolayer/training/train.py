@@ -1,6 +1,6 @@
 """Train a debiasing model from Parquet logs: progress, early stopping, checkpoints, resume, new days, many processes.
 
-`train` is the front door; what it is made of is in `lightning_module`, for those who run a trainer of their own.
+`train` is the main entry point; its parts are in `lightning_module`, for those who run their own trainer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Fit:
         weight: A column of row weights.
         list_id: The column of the list that each row belongs to: batches have whole lists, and whole lists are held
             out. The rows of a list follow one another in the log.
-        allow_leaks: Whether features that tell a label by themselves are allowed.
+        allow_leaks: Whether features that give a label away are allowed.
     """
 
     epochs: int = 10
@@ -113,7 +113,7 @@ class Trained:
         weights: The model's weights as safetensors.
         curves: The learned curves, or None for a model without curves.
         serving: What is served as ONNX, or None where the extra ``onnx`` is not installed.
-        warnings: What is doubtful about the result, in sentences; issued as Python warnings too.
+        warnings: Sentences about what is doubtful in the result; also issued as Python warnings.
     """
 
     model: nn.Module

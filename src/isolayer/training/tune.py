@@ -1,7 +1,7 @@
-"""A small search over the settings of training: every trial is a run of its own, remembered when it is done.
+"""A small search over the settings of training: every trial is a separate run, and is saved when it is done.
 
-A search that was interrupted goes on where it stopped: finished trials are not repeated, and the one that was running
-resumes from its checkpoint.
+An interrupted search continues where it stopped: finished trials are not repeated, and the one that was running resumes
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def tune(
 ) -> list[Trial]:
     """Train one model for each of some settings, and return them, best first.
 
-    The best has the highest nDCG against the truth where the log has it, and else the lowest held-out loss.
+    The best has the highest nDCG against the truth if the log has it, and otherwise the lowest held-out loss.
 
     Args:
         make: Builds the model for given settings.
@@ -89,7 +89,7 @@ def tune(
         columns: ``features``, ``tasks``, ``contexts`` and ``vocabularies``, as `train` takes them.
         fit: How to train.
         truth: A column of true relevance, as simulated logs have it; needs the lists of the rows in ``fit``.
-        report: Called with the number of trials done, of all, and what is tried.
+        report: Called with the number of finished trials, the number of all trials, and the settings being tried.
     """
     fit, folder = fit or Fit(), Path(folder)
     if trials < 1 or not all(len(values) for values in space.values()):

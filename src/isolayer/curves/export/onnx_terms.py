@@ -2,7 +2,7 @@
 
 A category is a string or a bool, a number a double, under the name of its column; a part of a date is a double under
 the name of the field, such as ``when.hour``. NaN is a missing number; a category that may be missing has one more input
-that says so. The graph itself is the business of :mod:`isolayer.curves.export.onnx`.
+that says so. The graph itself is handled by :mod:`isolayer.curves.export.onnx`.
 """
 
 from __future__ import annotations

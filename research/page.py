@@ -28,6 +28,7 @@ of studies on real data are over resampled users, queries or rows, and over seed
 REPRODUCED = "reproduced"  # the folder of numbers and pictures beside the summary
 STUDIES = "studies"  # the folder of pages beside the summary
 CLAIMS = "claims.md"  # the page of the paper's claims beside the summary
+READ_AGAIN = "best"  # a series that other studies read: the settings that were chosen
 _FOLDED = 30  # rows from which on a table is folded away
 
 
@@ -67,7 +68,8 @@ def study_pages(out: str | Path, *, pictures: str = f"../{REPRODUCED}/") -> dict
 def write_page(page: str | Path, out: str | Path = "results") -> None:
     """Bring the results under ``out`` into a folder ``reproduced`` beside the page, and write all pages from there.
 
-    The folder keeps numbers and pictures, not the series that pictures were drawn from. What it has of experiments
+    The folder keeps numbers and pictures, not the series that pictures were drawn from, but for settings that other
+    studies read. What it has of experiments
     that are not under ``out`` stays, so one experiment may be brought up to date by itself.
     """
     page, out = Path(page), Path(out)
@@ -78,6 +80,8 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
         if document is None:
             continue
         kept = {key: value for key, value in document.items() if key != "series"}
+        if READ_AGAIN in document["series"]:
+            kept["series"] = {READ_AGAIN: document["series"][READ_AGAIN]}
         (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         if document["picture"]:
             shutil.copyfile(out / document["picture"], folder / document["picture"])

@@ -8,6 +8,7 @@ import torch
 
 from isolayer import simulate
 from research import boosted_trees, debias_benchmark, debias_methods, debias_tuning, tree_methods
+from research.page import write_page
 from research.result import FIRST_SEED, Finished, Unit
 
 
@@ -26,8 +27,20 @@ def test_the_best_setting_is_what_the_benchmark_uses_and_the_dual_head_keeps_its
     numbers = [{json.dumps(one): 0.9 + 0.01 * (place == 3) for place, one in enumerate(tried)} for _ in range(2)]
     done = [Finished(Unit(seed, "PBM: PAL"), one) for seed, one in enumerate(numbers)]
     result = debias_tuning.summarise(done)
-    (tmp_path / "tuned.json").write_text(json.dumps({"series": dict(result.series)}))
-    monkeypatch.setattr(debias_methods, "RESULTS", tmp_path / "tuned.json")
+    part = {"says": "tuned alike", "must": "above 0", "held": "held", "value": 1, "lower": 1, "upper": 1, "seeds": 2}
+    written = {
+        "name": "debias-tuning",
+        "parts": [part],
+        "rows": [],
+        "seeds": [0, 1],
+        "cpu_seconds": 1.0,
+        "picture": None,
+    }
+    written |= {"title": "", "claim": "", "paper": "", "command": "", "held": result.held, "verdict": result.verdict}
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "debias-tuning.json").write_text(json.dumps(written | {"series": dict(result.series)}))
+    write_page(tmp_path / "docs" / "results.md", tmp_path / "out")
+    monkeypatch.setattr(debias_methods, "RESULTS", tmp_path / "docs" / "reproduced" / "debias-tuning.json")
     debias_methods.tuned.cache_clear()
     try:
         assert debias_methods.setting_of("PBM", "PAL") == tried[3]

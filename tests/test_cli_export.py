@@ -100,3 +100,15 @@ def test_apply_writes_other_columns_as_they_were_spelled(folder, piped):
     lines = [line.rpartition(",") for line in Path("out.csv").read_text().splitlines()]
     assert "\n".join(line[0] for line in lines) + "\n" == ODD
     assert [float(line[2]) for line in lines[1:]] == pq.read_table("out.parquet")["calibrated_prob"].to_pylist()
+
+
+@pytest.mark.parametrize("contexts", [(), ("--contexts", "device")], ids=["one curve", "a curve per device"])
+def test_apply_on_csv_keeps_the_order_of_rows(folder, contexts):
+    random = np.random.default_rng(1)
+    rows = [f"{place:05d},{random.random():.4f},{'abc'[random.integers(3)]},{place % 2}" for place in range(5000)]
+    Path("log.csv").write_text("id,prob,device,click\n" + "\n".join(rows) + "\n")
+    run("fit", "log.csv", *contexts, "--label", "click", "--score", "prob")
+    for some in (rows, rows[:2], rows[10:3:-1]):
+        Path("some.csv").write_text("id,prob,device,click\n" + "\n".join(some) + "\n")
+        run("apply", "some.csv", "--score", "prob", "--out", "out.csv")
+        assert [line.rpartition(",")[0] for line in Path("out.csv").read_text().splitlines()[1:]] == some

@@ -95,6 +95,23 @@ def test_an_estimator_takes_yes_for_the_event_however_it_is_spelled():
     assert calibrator.classes_.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("two", [("yes", "Yes"), ("no", "No"), ("n", "0")])
+def test_two_spellings_of_one_answer_are_one_class(two):
+    score = np.linspace(-2, 2, 40)
+    with pytest.raises(InputError, match="one class only"):
+        IsotonicCalibrator().fit(score, np.where(score > 0, *two))
+
+
+@pytest.mark.parametrize(
+    "label",
+    [["yes", ""] * 20, ["yes", "  ", "no", "no"] * 10, pd.Series(["yes", "no", None, "no"] * 10, dtype="string")],
+    ids=["blank", "blank among three", "missing"],
+)
+def test_a_row_without_a_label_is_refused(label):
+    with pytest.raises(InputError, match="y: expected"):
+        IsotonicCalibrator().fit(np.linspace(-2, 2, 40), label)
+
+
 def test_a_ranker_is_trained_and_diagnosed_on_labels_that_are_words(folder):
     random = np.random.default_rng(0)
     feature, position = random.normal(size=(2, 4000)), random.integers(0, 4, 4000)

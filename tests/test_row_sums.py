@@ -147,6 +147,14 @@ def test_weights_folds_rates_frames_and_text_are_left_to_the_engine(here, tmp_pa
     assert here == []
 
 
+def test_labels_that_are_words_or_true_and_false_are_sorted_here_too(here, tmp_path):
+    data = log(6)
+    expected, _ = by_engine(written(tmp_path, **data), ColumnSpec(("shop",), grid=GRID))
+    for label in (np.where(data["label"] > 0, "Yes", "no"), data["label"] > 0):
+        same(histogram_of(written(tmp_path, **data | {"label": label}), ColumnSpec(("shop",), grid=GRID))[0], expected)
+    assert here == [1, 1]
+
+
 def test_one_scan_is_one_scan(here, tmp_path):
     path = written(tmp_path, **log(5))
     assert IsotonicCalibrator(("shop",), grid=GRID).fit_table(path).scans_ == 1

@@ -20,16 +20,18 @@ class Spelled(NamedTuple):
         table: The rows; columns that are computed with have their types, all others are text.
         columns: Names of all columns, in the order of the file.
         text: For each column that is computed with, the column that has its text.
+        row: The column of row numbers.
     """
 
     table: Any
     columns: tuple[str, ...]
     text: dict[str, str]
+    row: str
 
     def restored(self, rows: Any, *added: str) -> Any:
         """The rows as text in their order, and the columns that were added to them."""
         own = {name: rows[self.text.get(name, name)] for name in self.columns}
-        return rows.select(**own, **{name: rows[name] for name in added})
+        return rows.order_by(rows[self.row]).select(**own, **{name: rows[name] for name in added})
 
 
 def spelled(typed: Any, text: Any, files: str, used: Sequence[str]) -> Spelled | None:
@@ -46,12 +48,15 @@ def spelled(typed: Any, text: Any, files: str, used: Sequence[str]) -> Spelled |
     """
     if tuple(typed.columns) != tuple(text.columns):
         return None
+    import ibis
+
     own = own_prefix(typed.columns)
     names = {name: f"{own}_text_{place}" for place, name in enumerate(dict.fromkeys(used))}
     formats = _formats(files)
     kept = {names[name]: text[name] for name in names}
     values = {name: _value(text[name], typed[name].type(), formats) for name in names}
-    return Spelled(text.mutate(**kept, **values), tuple(typed.columns), names)
+    row = f"{own}_row"  # joins give rows in any order
+    return Spelled(text.mutate(**kept, **values, **{row: ibis.row_number()}), tuple(typed.columns), names, row)
 
 
 def _formats(files: str) -> tuple[str | None, str | None]:

@@ -60,7 +60,7 @@ def _label_column(y: Any, rows: int) -> NDArray[Any]:
     try:
         labels = column_or_1d(labels, warn=True)
         assert_all_finite(labels, input_name="y")
-    except ValueError as error:  # scikit-learn's words, which its own checks of an estimator look for
+    except (TypeError, ValueError) as error:  # scikit-learn's words, which its own checks of an estimator look for
         raise InputError(f"y: expected one label per row, got another column ({error}); repair the labels") from error
     same_length("y", len(labels), rows)
     return np.asarray(labels)
@@ -81,11 +81,13 @@ def _yes_last(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _one_spelling(labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels that are words for yes and no in more than two spellings as 0 and 1; other labels as they are."""
+    """Labels that are words for yes and no, of which one is spelled in several ways, as 0 and 1; others as they are."""
     if labels.dtype.kind not in "UO" or not all(isinstance(label, str) for label in labels.tolist()):
         return labels
     words = {word: value_of(word) for word in set(labels.tolist())}
-    if len(words) <= 2 or None in words.values():
+    if any(not word.strip() for word in words):
+        raise InputError("y: expected a label in every row, got blank ones; leave out rows without a label")
+    if None in words.values() or len(set(words.values())) == len(words):
         return labels
     return np.array([words[word] for word in labels.tolist()]).astype(np.int64)
 

@@ -132,7 +132,8 @@ class Run(NamedTuple):
 
 def _narrow(label: Floats) -> NDArray[Any]:
     """Labels as bytes, if they are 0 and 1."""
-    narrow = label.astype(np.int8)
+    with np.errstate(invalid="ignore"):  # labels that cannot be used may be anything
+        narrow = label.astype(np.int8)
     return narrow if (narrow == label).all() else label
 
 

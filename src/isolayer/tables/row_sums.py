@@ -120,4 +120,4 @@ def _run(block: list[pa.RecordBatch], contexts: int, grid: Grid) -> Run:
 
 def _numbers(part: pa.Array) -> NDArray[Any]:
     """Numbers, 0 where there is none: such rows have bins of their own."""
-    return np.asarray(part.fill_null(0).to_numpy(zero_copy_only=False) if part.null_count else part.to_numpy())
+    return np.asarray((part.fill_null(0) if part.null_count else part).to_numpy(zero_copy_only=False))

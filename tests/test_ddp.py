@@ -68,6 +68,7 @@ TRAINING = """
 import sys, warnings
 import torch
 from torch import nn
+from isolayer import Grid
 from isolayer.debias import DualHead
 from isolayer.training.train import Fit, train
 
@@ -79,7 +80,8 @@ def trained(log, folder):
     '''A model in double precision, so that only what processes do differently is left, not the order of sums.'''
     torch.manual_seed(0)
     backbone = nn.Sequential(Double(), nn.Linear(4, 8), nn.ReLU())
-    model = DualHead(backbone, width=8, tasks=("click",), contexts={"position": 4, "device": 3}).double()
+    grid = Grid(step=2.5)  # wide enough that no bucket weight turns negative: its way back is decided by each process
+    model = DualHead(backbone, width=8, tasks=("click",), contexts={"position": 4, "device": 3}, grid=grid).double()
     fit = Fit(epochs=2, patience=9, batch_size=128, lr=1e-2, progress=False)
     columns = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
     with warnings.catch_warnings():
@@ -153,8 +155,8 @@ def test_two_processes_train_the_curves_of_one_on_the_same_global_batches(job, m
     last = [torch.load(job / name / "last.ckpt", weights_only=True) for name in ("one", "two")]
     assert [checkpoint["global_step"] for checkpoint in last] == [22, 22]
     one, two = (load_file(job / name / WEIGHTS) for name in ("one", "two"))
-    for name in one:  # Adam divides by the size of a gradient, so the rounding of gradients near zero is enlarged
-        torch.testing.assert_close(two[name], one[name], atol=1e-6, rtol=0)
+    for name in one:  # the served curve is fitted afterwards, as exactly as its solver is
+        torch.testing.assert_close(two[name], one[name], atol=1e-6 if "served" in name else 1e-12, rtol=0)
     curves = [Curves.load(job / name / "curves.parquet") for name in ("one", "two")]
     np.testing.assert_allclose(curves[1].values, curves[0].values, rtol=0, atol=1e-6)
     assert np.ptp(curves[0].values - curves[0].values[0]) > 0.1  # something was learned

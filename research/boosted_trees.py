@@ -18,12 +18,12 @@ from isolayer.simulate import PositionBased, Trust
 from research.charts import intervals
 from research.debias_benchmark import SETTINGS, Cell, clicks_of, draw
 from research.debias_methods import LENGTH, Setting, tuned
-from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, first_seed, units_of
+from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 from research.tree_methods import LIGHT, METHODS, OURS, TREES, TRIED, TRUE, XGB, ClickLog, rank
 
 CLAIM = "Trees grown through learned curves rank better than the engines' own corrections of position bias."
 PAPER = "none: the paper has networks only"
-SEEDS, FEWER_SEEDS = 10, 5
+SEEDS = 5
 WORLDS = tuple(name for name in SETTINGS if "spurious" in name)
 KNOWN = ("PBM", "trust")  # click models whose curves are known
 QUICK_WORLDS = ("PBM, spurious", "trust, spurious")
@@ -65,11 +65,9 @@ def score(method: str, clicks: str, cell: Cell, setting: Setting, *, seed: int, 
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
-    """Every world under every seed; those whose curves are not known under fewer."""
+    """Every world under every seed."""
     names = QUICK_WORLDS if quick else WORLDS
-    every = units_of(names, quick=quick, seeds=seeds or SEEDS, cost=5.0 if quick else 25.0)
-    fewer = first_seed(quick=quick) + FEWER_SEEDS
-    return [unit for unit in every if unit.seed < fewer or clicks_of(unit.setting) in KNOWN]
+    return units_of(names, quick=quick, seeds=seeds or SEEDS, cost=5.0 if quick else 25.0)
 
 
 def methods_of(world: str) -> tuple[str, ...]:

@@ -46,9 +46,12 @@ def test_percentages_are_told_from_text_and_from_probabilities(folder, command):
         run(command, "hundred.csv")
 
 
-def test_days_that_do_not_sort_as_text_are_refused(folder):
-    write("days.csv", day="{:02d}. January 2026")
-    with pytest.raises(InputError, match=r"holdout: expected dates, .* got '\d\d\. January 2026'; write 2026-11-17"):
+@pytest.mark.parametrize(
+    "day", ["{:02d}. January 2026", "{:d} Jan 2026", "January {:d} 2026", "day {:d}", "Mon {:02d}/01/2026"]
+)
+def test_days_that_do_not_sort_as_text_are_refused(folder, day):
+    write("days.csv", day=day)
+    with pytest.raises(InputError, match=r"holdout: expected dates, .* got '.*'; write 2026-11-17"):
         run("fit", "days.csv", "--holdout", "0.2", "--date", "day")
 
 

@@ -68,13 +68,16 @@ def days(values: Value) -> Value:
     return values if values.type().is_integer() else values.cast("string")
 
 
+_YEAR_FIRST = re.compile(r"\d{4}([-/. ]|W|(0[1-9]|1[0-2])\d\d|$)")  # text that sorts as its days do
+
+
 def _first_day(table: Table, date: str, share: float) -> int | str:
     counts = table.select(day=days(table[date])).group_by("day").agg(rows=lambda part: part.count()).to_pyarrow()
     pairs = zip(counts["day"].to_pylist(), counts["rows"].to_pylist(), strict=True)
     rows = {day: count for day, count in pairs if day is not None}
     if len(rows) < 2:
         raise InputError(f"holdout: expected at least two days in {date}, got {len(rows)}; hold out by cluster instead")
-    unsorted = next((day for day in rows if isinstance(day, str) and re.match(r"\d{1,2}[/.-]", day)), None)
+    unsorted = next((day for day in rows if isinstance(day, str) and not _YEAR_FIRST.match(day)), None)
     if unsorted is not None:
         raise InputError(
             f"holdout: expected dates, or text that sorts as they do, in {date}, got {unsorted!r}; write 2026-11-17"

@@ -23,7 +23,7 @@ from research.tree_methods import LIGHT, METHODS, OURS, TREES, TRIED, TRUE, XGB,
 
 CLAIM = "Trees grown through learned curves rank better than the engines' own corrections of position bias."
 PAPER = "none: the paper has networks only"
-SEEDS = 5
+SEEDS = 10
 WORLDS = tuple(name for name in SETTINGS if "spurious" in name)
 KNOWN = ("PBM", "trust")  # click models whose curves are known
 QUICK_WORLDS = ("PBM, spurious", "trust, spurious")

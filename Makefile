@@ -67,6 +67,7 @@ chaos: setup java postgres  ## Attack it for over an hour: kills, torn reads, fu
 	for campaign in kills torn_reads fuzz races commands engines; do PYTHONPATH=tests $(BIN)/python -m chaos.$$campaign || exit 1; done
 
 reproduce: setup data  ## The paper's tables and figures, and studies on public data: writes results/
+	$(PIP) --editable ".[peers]"
 	$(BIN)/python -m research all
 
 smoke: setup  ## The built wheel in clean environments: the core, each extra, all, and the lowest versions (about 20 minutes)

@@ -44,7 +44,30 @@ alone(x, position).square().mean().backward()
 for mine, whole in zip(model.parameters(), alone.parameters(), strict=True):
     torch.testing.assert_close(mine.grad, whole.grad, atol=1e-6, rtol=1e-5)
 
+from isolayer.nn.gate import settle, together
 from isolayer.training.processes import average_gradients
+
+def gradients(layer, rows):
+    with together() as waiting:
+        out = layer(x[rows, 0], {"advertiser": advertiser[rows]})
+    (out * sign[rows]).mean().backward()
+    settle(waiting)
+    sparse = [one for one in layer.parameters() if one.grad is not None and one.grad.is_sparse]
+    average_gradients([one for one in layer.parameters() if not any(one is other for other in sparse)], sparse)
+    return [one.grad.to_dense() for one in layer.parameters()]
+
+x, sign = 4 * torch.randn(64, 3), torch.randn(64, 1)
+for size, sparse in ((9, False), (9_000, False), (9_000, True)):  # all contexts are computed, or those of the batch
+    advertiser = torch.randint(0, size, (64,)) // (size // 9) * (size // 9)
+    layer = ContextIsotonicLayer({"advertiser": size}, sparse=sparse)
+    with torch.no_grad():
+        layer.base.weight.normal_()  # half of the weights are negative
+    whole = copy.deepcopy(layer)
+    parts = gradients(layer, slice(32 * rank, 32 * rank + 32))
+    (whole(x[:, 0], {"advertiser": advertiser}) * sign).mean().backward()
+    for part, one in zip(parts, whole.parameters(), strict=True):
+        torch.testing.assert_close(part, one.grad.to_dense(), atol=1e-5, rtol=1e-5)
+x = torch.randn(8, 3)
 alone = Model()
 alone.unused = torch.nn.Linear(2, 2)
 alone.table = torch.nn.Embedding(5, 2, sparse=True)
@@ -68,7 +91,6 @@ TRAINING = """
 import sys, warnings
 import torch
 from torch import nn
-from isolayer import Grid
 from isolayer.debias import DualHead
 from isolayer.training.train import Fit, train
 
@@ -80,8 +102,7 @@ def trained(log, folder):
     '''A model in double precision, so that only what processes do differently is left, not the order of sums.'''
     torch.manual_seed(0)
     backbone = nn.Sequential(Double(), nn.Linear(4, 8), nn.ReLU())
-    grid = Grid(step=2.5)  # wide enough that no bucket weight turns negative: its way back is decided by each process
-    model = DualHead(backbone, width=8, tasks=("click",), contexts={"position": 4, "device": 3}, grid=grid).double()
+    model = DualHead(backbone, width=8, tasks=("click",), contexts={"position": 4, "device": 3}).double()
     fit = Fit(epochs=2, patience=9, batch_size=128, lr=1e-2, progress=False)
     columns = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
     with warnings.catch_warnings():

@@ -13,6 +13,7 @@ from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.context_ids import id_column
 from isolayer.nn.functional import knot_values
+from isolayer.nn.gate import Ids
 from isolayer.nn.isotonic import slopes
 
 
@@ -84,13 +85,13 @@ class ReferencedCurves(ContextIsotonicLayer):
             at = [torch.stack(at).all(0)] * len(ids)
         return [torch.where(here, -1, key) for here, key in zip(at, ids, strict=True)]
 
-    def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
+    def _knots(self, bias: Tensor, weight: Tensor, ids: Ids) -> Tensor:
         offset = weight.view(-1, self.units, self.grid.buckets)
         weight = offset + 1.0
         if not self.all_held:
             weight = torch.where(self.held.unsqueeze(1), weight, self.base.weight + offset)
             bias = torch.where(self.held, bias, self._base_bias() + bias)
-        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
+        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient, ids=ids)
         return knot_values(slope, bias, grid=self.grid)
 
     def _base_bias(self) -> Tensor:

@@ -19,6 +19,7 @@ from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context_ids import checked_ids, id_column
 from isolayer.nn.functional import knot_values, piecewise_linear, piecewise_linear_inverse
+from isolayer.nn.gate import Ids
 from isolayer.nn.inputs import context_sizes, floats
 from isolayer.nn.isotonic import Constraint, IsotonicLayer, columns_of, slopes
 from isolayer.settings import choice, count, flag, mapping
@@ -228,7 +229,7 @@ class ContextIsotonicLayer(nn.Module):
         """
         logit = columns_of(logit, self.units)
         rows = torch.arange(len(logit), device=logit.device, dtype=torch.int32)
-        return self._evaluated(logit, self._knots(bias, weight), rows)
+        return self._evaluated(logit, self._knots(bias, weight, None), rows)
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""
@@ -259,7 +260,7 @@ class ContextIsotonicLayer(nn.Module):
         """Knot values of the contexts that are needed, ``[needed, units, buckets + 1]``, and the row of each input."""
         ids = self._ids(context, batch)
         if self.project is not None:  # a dense vector is a context of its own
-            knots = self._knots(*self._projected(context, ids))
+            knots = self._knots(*self._projected(context, ids), None)
             return knots, torch.arange(len(knots), device=knots.device, dtype=torch.int32)
         # -1 takes an entry only where it can occur: in a graph, or in this batch.
         room = int(torch.compiler.is_compiling() or any(bool((key < 0).any()) for key in ids))
@@ -272,7 +273,8 @@ class ContextIsotonicLayer(nn.Module):
             wanted, rows = combination, torch.arange(len(combination), device=combination.device)
         else:
             wanted, rows = torch.unique(combination, return_inverse=True)
-        return self._knots(*self._offsets([part - room for part in _unravel(wanted, sizes)])), rows
+        needed = [part - room for part in _unravel(wanted, sizes)]
+        return self._knots(*self._offsets(needed), needed), rows
 
     def _projected(self, context: Mapping[str, Tensor] | None, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Offsets of the dense vectors, and of the ids if there are any; shapes as in `_offsets`."""
@@ -309,10 +311,10 @@ class ContextIsotonicLayer(nn.Module):
             key = _mixed(key) % self.hash_buckets
         return [torch.where(known, key, -1)]
 
-    def _knots(self, bias: Tensor, weight: Tensor) -> Tensor:
-        """Knot values ``[n, units, buckets + 1]`` of curves given as offsets from the base curve."""
+    def _knots(self, bias: Tensor, weight: Tensor, ids: Ids) -> Tensor:
+        """Knot values ``[n, units, buckets + 1]`` of curves given by offsets from the base; ids as in `slopes`."""
         weight = self.base.weight + weight.view(-1, self.units, self.grid.buckets)
-        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient)
+        slope = slopes(weight, self.base.constraint, leaky_gradient=self.base.leaky_gradient, ids=ids)
         return knot_values(slope, bias if self.base.bias is None else self.base.bias + bias, grid=self.grid)
 
 

@@ -6,7 +6,7 @@ Parameters live here; the mathematics is in `functional`, the choice of a curve 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,12 @@ from isolayer.curves.evaluation import Extrapolation
 from isolayer.errors import InputError
 from isolayer.grid import Grid, grid_or
 from isolayer.nn.functional import (
-    apply,
     knot_slopes,
     knot_values,
     piecewise_linear,
     piecewise_linear_inverse,
 )
+from isolayer.nn.gate import Ids, gated
 from isolayer.nn.inputs import floats, tensor
 from isolayer.settings import choice, count, flag, number
 
@@ -28,21 +28,7 @@ Constraint = Literal["relu", "softplus"] | None
 _STEEPEST = 1e6  # of the slopes that a layer can start with
 
 
-class _LeakyGradientReLU(torch.autograd.Function):
-    """ReLU whose gradient also reaches a negative input if a descent step along it would raise that input."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(weight)
-        return weight.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (weight,) = ctx.saved_tensors
-        return torch.where(weight > 0, grad, grad.clamp(max=0))
-
-
-def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = True) -> Tensor:
+def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = True, ids: Ids = ()) -> Tensor:
     """Bucket slopes from raw bucket weights: non-negative unless the constraint is None (eq. 5).
 
     Args:
@@ -50,13 +36,14 @@ def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = Tru
         constraint: ``"relu"`` (the paper's), ``"softplus"`` (never exactly flat) or None (any slope).
         leaky_gradient: Under ReLU, pass the gradient on to a negative weight if the loss would have it larger. The
             function is the same; without this, a weight that once became negative never changes again.
+        ids: What the rows belong to, see `gate.gated`; needed only where several processes train together.
 
     >>> slopes(torch.tensor([-1.0, 2.0]), "relu")
     tensor([0., 2.])
     """
     if constraint == "relu":
         if leaky_gradient and torch.is_grad_enabled():
-            return apply(_LeakyGradientReLU, weight)
+            return gated(weight, ids)
         return torch.relu(weight)
     if constraint == "softplus":
         return torch.nn.functional.softplus(weight)
@@ -125,7 +112,8 @@ class IsotonicLayer(nn.Module):
         tensor([[-1.,  0.,  1.]])
         """
         weight = self.weight if weight_delta is None else self.weight + self._checked_delta(weight_delta)
-        slope = slopes(weight, self.constraint, leaky_gradient=self.leaky_gradient)
+        ids = () if weight.dim() == 2 else None
+        slope = slopes(weight, self.constraint, leaky_gradient=self.leaky_gradient, ids=ids)
         bias = self.bias if self.bias is None or slope.dim() == 2 else self.bias.expand(slope.shape[:-1])
         return knot_values(slope, bias, grid=self.grid)
 

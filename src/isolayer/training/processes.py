@@ -17,6 +17,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
+from isolayer.nn.gate import settle, together
+
 
 class OneMessage(DDPStrategy):
     """Processes that average the gradients of a step in one message; for processors, where nothing is to overlap."""
@@ -26,8 +28,14 @@ class OneMessage(DDPStrategy):
         assert self.model is not None
         broadcast_tensors([*self.model.parameters(), *self.model.buffers()])
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """A step whose gradients of negative bucket weights are decided by the rows of all processes."""
+        with together() as self._waiting:
+            return super().training_step(*args, **kwargs)
+
     def post_backward(self, closure_loss: Tensor) -> None:
         """Exchange the gradients."""
+        settle(self._waiting)
         groups = [group for optimiser in self.optimizers for group in optimiser.param_groups]
         dense = [one for group in groups if not group.get("sparse") for one in group["params"]]
         sparse = [one for group in groups if group.get("sparse") for one in group["params"]]

@@ -51,7 +51,7 @@ def test_percentages_are_told_from_text_and_from_probabilities(folder, command):
 )
 def test_days_that_do_not_sort_as_text_are_refused(folder, day):
     write("days.csv", day=day)
-    with pytest.raises(InputError, match=r"holdout: expected dates, .* got '.*'; write 2026-11-17"):
+    with pytest.raises(InputError, match=r"days: expected text .* got '.*'; write days as 2026-09-25"):
         run("fit", "days.csv", "--holdout", "0.2", "--date", "day")
 
 

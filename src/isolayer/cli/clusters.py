@@ -28,12 +28,12 @@ def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[An
     if cluster is None and date is None:
         return table, None, None
     from isolayer.curves.export.sql import own_name
-    from isolayer.tables.holdout import days
+    from isolayer.tables.days import labels
 
     option, given = ("--cluster", cluster) if cluster is not None else ("--date", date)
     name = column(given, option, (), table.columns)
     own = own_name(table.columns, "cluster")
-    return table.mutate(**{own: days(table[name])}), f"{option} {name}", own
+    return table.mutate(**{own: labels(table[name])}), f"{option} {name}", own
 
 
 def several_clusters(histogram: Histogram) -> bool:
@@ -45,6 +45,7 @@ def latest_day(table: Any, date: str | None) -> str:
     """The latest day of a log as text, by its column of days; today if there is none."""
     if date is None:
         return datetime.now(tz=UTC).date().isoformat()
-    values = table[column(date, "--date", (), table.columns)]
-    values = values.date() if values.type().is_timestamp() else values
-    return str(values.max().to_pyarrow().as_py())
+    from isolayer.tables.days import as_kept, sorted_days
+
+    days = sorted_days(table, column(date, "--date", (), table.columns))
+    return str(as_kept(days.max().to_pyarrow().as_py()))

@@ -42,6 +42,11 @@ class Part:
         given = {name: column(value, f"--{name}", (), columns) for name, value in named.items() if value is not None}
         score = column(rows.score, "--score", SCORES, columns, rows.log)
         rule = holdout.rule_of(rows.table, share, score=score, **given)
+        if date is not None:
+            first, last, held, undated = holdout.days_held_out(rows.table, rule)
+            note(f"held out: from {first} to {last} ({held:,} rows)")
+            if undated:
+                note(f"without a day in {rule['column']}: {undated:,} rows, which are in the fit")
         parts = (holdout.fitted(rows.table, rule), holdout.held_out(rows.table, rule))
         return cls(*parts, rule, (cluster, date))
 

@@ -30,14 +30,19 @@ def remembered(histogram: Histogram, **facts: Any) -> Histogram:
 
 
 def period_of(table: Any, date: str | None) -> list[Any] | None:
-    """The first and the last day of a log, by its column of days; None without one."""
+    """The first and the last day of a log, by its column of days; None without one, or if its days do not sort."""
     if date is None:
         return None
-    from isolayer.tables.holdout import days
+    from isolayer.tables.days import as_kept, sorted_days
 
-    values = days(table[column(date, "--date", (), table.columns)])
+    name = column(date, "--date", (), table.columns)
+    try:
+        values = sorted_days(table, name)
+    except InputError as error:
+        note(f"the first and the last day are not kept; {error}")
+        return None
     found = table.aggregate(first=values.min(), last=values.max()).to_pyarrow().to_pylist()[0]
-    return None if found["first"] is None else [found["first"], found["last"]]
+    return None if found["first"] is None else [as_kept(found["first"]), as_kept(found["last"])]
 
 
 def as_fitted(rows: Rows, curves: Curves) -> Rows:

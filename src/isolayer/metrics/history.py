@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from decimal import Decimal
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,6 @@ def read_history(path: str | PathLike[str]) -> pa.Table:
     return history
 
 
-def _order(day: str) -> tuple[int, str]:
-    """Whole numbers in their order, dates and other text in theirs."""
-    return (int(day), "") if day.lstrip("-").isdigit() else (0, day)
+def _order(day: str) -> tuple[Decimal, str]:
+    """Numbers in their order, dates and other text in theirs."""
+    return (Decimal(day), "") if re.fullmatch(r"-?\d+(\.\d+)?", day) else (Decimal(0), day)

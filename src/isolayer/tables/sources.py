@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from isolayer.errors import InputError, need
 from isolayer.tables.files import refuse_unlike
+from isolayer.tables.unclear_dates import as_written
 
 Table = Any  # an Ibis table; Ibis has no types to check against
 Value = Any  # an Ibis column or scalar
@@ -151,12 +152,18 @@ def read_parquet(pattern: str | list[str]) -> Table:
 def read_text(
     patterns: list[str], reader: Literal["read_csv", "read_json"], *, checked: bool = True, **options: Any
 ) -> Table:
-    """CSV or NDJSON files as a table; ``options`` are DuckDB's, such as ``all_varchar``."""
+    """CSV or NDJSON files as a table; ``options`` are DuckDB's, such as ``all_varchar``.
+
+    Dates that can be read in two ways stay text: with a year of two digits, or if no day tells it from the month.
+    """
     with _reading, warnings.catch_warnings():  # as in read_parquet
         warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
         if checked:
             refuse_unlike(engine().con.execute, reader, patterns)
-        return getattr(engine(), reader)(patterns, union_by_name=True, **options)
+        table = getattr(engine(), reader)(patterns, union_by_name=True, **options)
+        dates = [name for name, kind in table.schema().items() if kind.is_date() or kind.is_timestamp()]
+        more = as_written(engine().con.execute, reader, patterns, dates)
+        return getattr(engine(), reader)(patterns, union_by_name=True, **options, **more) if more else table
 
 
 def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:

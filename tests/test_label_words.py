@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from test_cli import folder, log, run
 
 import isolayer
 from isolayer import Curves, InputError, IsotonicCalibrator, metrics, report
+from isolayer.training.columns import Columns
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -112,6 +114,77 @@ def test_a_row_without_a_label_is_refused(label):
         IsotonicCalibrator().fit(np.linspace(-2, 2, 40), label)
 
 
+KINDS = {
+    "strings": lambda words: words,
+    "objects": lambda words: words.astype(object),
+    "numpy text": lambda words: words.astype(np.dtypes.StringDType()),
+    "pandas": lambda words: pd.Series(words, dtype="string"),
+    "categories": lambda words: pd.Series(words, dtype="category"),
+    "polars": lambda words: polars.Series(words.tolist()),
+    "polars categories": lambda words: polars.Series(words.tolist(), dtype=polars.Categorical),
+    "arrow": lambda words: pa.array(words.tolist()),
+    "arrow dictionary": lambda words: pa.array(words.tolist()).dictionary_encode(),
+    "arrow views": lambda words: pa.array(words.tolist(), pa.string_view()),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("spelling", [("no", "YES"), ("0.0", "1.0"), ("0", "1")])
+def test_words_are_labels_in_every_kind_of_column(kind, spelling):
+    score, random = np.linspace(-2, 2, 400), np.random.default_rng(0)
+    click = (random.random(400) < 0.5).astype(int)
+    words = KINDS[kind](np.array(spelling)[click])
+    fitted = IsotonicCalibrator().fit(score, words)
+    expected = IsotonicCalibrator().fit(score, click)
+    np.testing.assert_array_equal(fitted.predict_proba(score), expected.predict_proba(score))
+    assert [str(one) for one in fitted.classes_] == list(spelling)
+    prob = 1 / (1 + np.exp(-score))
+    assert metrics.log_loss(words, prob) == metrics.log_loss(click, prob)
+    table = IsotonicCalibrator().fit_table({"score": score, "label": words}).curves_
+    np.testing.assert_array_equal(
+        table.values, IsotonicCalibrator().fit_table({"score": score, "label": click}).curves_.values
+    )
+
+
+@pytest.mark.parametrize("ending", ["csv", "ndjson", "parquet"])
+def test_numbers_that_are_written_as_text_are_labels_in_every_file(folder, ending):
+    table = log(rows=2000)
+    write(table.set_column(1, "click", pa.array(np.array(["0.0", "1.0"])[table["click"].to_numpy()])), ending)
+    pq.write_table(table, "numbers.parquet")
+    for name in (f"words.{ending}", "numbers.parquet"):
+        run("fit", name, "--out", f"{name}.curves")
+    one, two = (Curves.load(f"{name}.curves").values for name in (f"words.{ending}", "numbers.parquet"))
+    np.testing.assert_allclose(one, two, atol=1e-9)
+
+
+SPELLINGS = [[0, 1], [False, True], ["no", "yes"], ["No", "Y"], ["0.0", "1.0"], ["0", "1"]]
+
+
+@pytest.mark.parametrize("later", SPELLINGS, ids=str)
+@pytest.mark.parametrize("first", SPELLINGS, ids=str)
+def test_rows_are_added_whose_labels_are_spelled_in_another_way(first, later):
+    score, random = np.linspace(-2, 2, 400), np.random.default_rng(0)
+    click = (random.random(400) < 0.5).astype(int)
+    one, two = IsotonicCalibrator(), IsotonicCalibrator()
+    one.partial_fit(score, np.array(first)[click]).partial_fit(score[:9], np.array(later)[click[:9]])
+    two.partial_fit(score, click).partial_fit(score[:9], click[:9])
+    np.testing.assert_array_equal(one.predict_proba(score), two.predict_proba(score))
+    assert one.classes_.tolist() == first
+    named = IsotonicCalibrator().partial_fit(score, np.array(later)[click], classes=first)
+    assert named.classes_.tolist() == first
+
+
+def test_classes_that_are_no_answers_are_not_mistaken_for_some():
+    score = np.linspace(-2, 2, 40)
+    calibrator = IsotonicCalibrator().partial_fit(score, np.where(score > 0, "good", "bad"))
+    for labels in (["yes", "no"], [0, 1], ["Good", "Bad"]):
+        with pytest.raises(InputError, match=r"y: expected the classes \['bad', 'good'\]"):
+            calibrator.partial_fit(score, np.array(labels)[(score > 0).astype(int)])
+    numbers = IsotonicCalibrator().partial_fit(score, np.where(score > 0, 2, 1))
+    with pytest.raises(InputError, match=r"y: expected the classes \[1, 2\]"):
+        numbers.partial_fit(score, np.where(score > 0, "yes", "no"))
+
+
 def test_a_ranker_is_trained_and_diagnosed_on_labels_that_are_words(folder):
     random = np.random.default_rng(0)
     feature, position = random.normal(size=(2, 4000)), random.integers(0, 4, 4000)
@@ -119,6 +192,10 @@ def test_a_ranker_is_trained_and_diagnosed_on_labels_that_are_words(folder):
     rows = {"a": feature[0], "b": feature[1], "position": position, "item": random.integers(0, 40, 4000)}
     pq.write_table(pa.table({**rows, "click": np.where(click, "Yes", "no")}), "words.parquet")
     pq.write_table(pa.table({**rows, "click": click}), "booleans.parquet")
+    columns = Columns(["a", "b"], ["click"], ["position"])
+    words = pa.array(np.where(click, "Yes", "no"))
+    for kind in (words, words.dictionary_encode(), words.cast(pa.string_view()), words.cast(pa.large_string())):
+        assert columns.batch(pa.table({**rows, "click": kind})).labels["click"].tolist() == click.tolist()
     told = [run("diagnose", log, "--item", "item").stdout for log in ("words.parquet", "booleans.parquet")]
     assert told[0] == told[1]
     options = ["--features", "a,b", "--contexts", "position", "--epochs", "1", "--tasks", "click", "--json"]

@@ -1,7 +1,8 @@
-"""Labels that are words: yes and no, true and false, their first letters, or the digits 1 and 0, in any case.
+"""Labels that are words: yes and no, true and false, their first letters, or 1 and 0 as text, in any case.
 
 Every reader of labels takes the same words: tables in an engine (:mod:`isolayer.tables.label_query`), columns of
-numbers (:func:`isolayer.fitting.columns.labels`), and the classes of an estimator (:mod:`isolayer.fitting.labels`).
+numbers (:func:`isolayer.fitting.columns.labels`), the classes of an estimator (:mod:`isolayer.fitting.labels`), and
+the rows that a network is trained on (:mod:`isolayer.training.columns`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 
-YES, NO = ("yes", "y", "true", "t", "1"), ("no", "n", "false", "f", "0")
+YES, NO = ("yes", "y", "true", "t", "1", "1.0"), ("no", "n", "false", "f", "0", "0.0")
 SPELLED = "0 and 1, true and false, yes and no, or t, f, y and n"
 _VALUES = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
 _SHOWN = 5  # values that an error names

@@ -29,10 +29,12 @@ def two_classes(y: ArrayLike, classes: ArrayLike | None, rows: int) -> tuple[Flo
     Returns:
     1 for the positive class and 0 for the negative, or soft labels; and the classes, shape ``[2]``. The positive class
     is the greater one, but of words such as yes and no always the one that says yes. Words in several spellings, such
-    as ``"Yes"`` and ``"yes"``, become 0 and 1.
+    as ``"Yes"`` and ``"yes"``, become 0 and 1. Where the classes are known, labels may be spelled in another way.
 
     >>> two_classes(["no", "yes", "no"], None, 3)
     (array([0., 1., 0.]), array(['no', 'yes'], dtype='<U3'))
+    >>> two_classes(["N", "y"], [0, 1], 2)
+    (array([0., 1.]), array([0, 1]))
     """
     labels = _one_spelling(_label_column(y, rows))
     if _are_soft(labels) and (classes is None or _distinct(np.asarray(classes)).tolist() == [0, 1]):
@@ -49,9 +51,12 @@ def two_classes(y: ArrayLike, classes: ArrayLike | None, rows: int) -> tuple[Flo
             f"y: expected two classes, got one class only: {known.tolist()}; collect rows of both, or give "
             "partial_fit its classes"
         )
-    if not np.isin(found, known).all():
+    if np.isin(found, known).all():
+        return np.asarray(labels == known[1], np.float64), known
+    answers = {one: _answer(one) for one in found.tolist()}
+    if [_answer(one) for one in known.tolist()] != [0, 1] or None in answers.values():
         raise InputError(f"y: expected the classes {known.tolist()}, got {found.tolist()}; fit anew for others")
-    return np.asarray(labels == known[1], np.float64), known
+    return np.array([answers[label] for label in labels.tolist()], np.float64), known
 
 
 def _label_column(y: Any, rows: int) -> NDArray[Any]:
@@ -80,6 +85,17 @@ def _yes_last(classes: NDArray[Any]) -> NDArray[Any]:
     return classes[::-1].copy() if [value_of(one) for one in classes.tolist()] == [1, 0] else classes
 
 
+def _answer(label: object) -> float | None:
+    """What a label says: 1 for yes, 0 for no, None if it is neither.
+
+    >>> _answer("Yes"), _answer(False), _answer(2)
+    (1.0, 0.0, None)
+    """
+    if isinstance(label, bool | int | float):
+        return float(label) if label in (0, 1) else None
+    return value_of(label)
+
+
 def _one_spelling(labels: NDArray[Any]) -> NDArray[Any]:
     """Labels that are words for yes and no, of which one is spelled in several ways, as 0 and 1; others as they are."""
     if labels.dtype.kind not in "UO" or not all(isinstance(label, str) for label in labels.tolist()):
@@ -97,6 +113,8 @@ def _unmasked_labels(y: Any) -> NDArray[Any]:
     if y is None:
         raise InputError("y: expected labels, got None; fit requires y to be passed, but the target y is None")
     labels = array_of("y", y)
+    if labels.dtype.kind == "T":  # numpy's text of any length, which scikit-learn does not know
+        labels = labels.astype(object)
     if labels.dtype.kind not in "biufUO":
         raise InputError(f"y: expected integers, booleans or strings, got {labels.dtype}; convert the labels")
     return labels

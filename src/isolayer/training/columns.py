@@ -128,7 +128,10 @@ class Columns:
 
 def _label_numbers(column: Any, task: str) -> Any:
     """Labels of an Arrow column, in which words are numbers."""
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if not any(test(column.type) for test in tests):
         return column
     words = read_words(f"column {task!r}", np.array(column.to_pylist(), dtype=object))
     return pa.array(words.tolist(), pa.float32())

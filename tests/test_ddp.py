@@ -44,20 +44,19 @@ alone(x, position).square().mean().backward()
 for mine, whole in zip(model.parameters(), alone.parameters(), strict=True):
     torch.testing.assert_close(mine.grad, whole.grad, atol=1e-6, rtol=1e-5)
 
-from isolayer.nn.gate import settle, together
+from isolayer.nn.gate import together
 from isolayer.training.processes import average_gradients
 
 def gradients(layer, rows):
     with together() as waiting:
         out = layer(x[rows, 0], {"advertiser": advertiser[rows]})
     (out * sign[rows]).mean().backward()
-    settle(waiting)
-    sparse = [one for one in layer.parameters() if one.grad is not None and one.grad.is_sparse]
-    average_gradients([one for one in layer.parameters() if not any(one is other for other in sparse)], sparse)
+    sparse = list(layer.tables.parameters()) if layer.sparse else []
+    average_gradients([one for one in layer.parameters() if not any(one is other for other in sparse)], sparse, waiting)
     return [one.grad.to_dense() for one in layer.parameters()]
 
 x, sign = 4 * torch.randn(64, 3), torch.randn(64, 1)
-for size, sparse in ((9, False), (9_000, False), (9_000, True)):  # all contexts are computed, or those of the batch
+for size, sparse in ((9, False), (9, True), (9_000, False), (9_000, True)):  # all curves, or those of the batch
     advertiser = torch.randint(0, size, (64,)) // (size // 9) * (size // 9)
     layer = ContextIsotonicLayer({"advertiser": size}, sparse=sparse)
     with torch.no_grad():

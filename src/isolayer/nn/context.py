@@ -19,7 +19,7 @@ from isolayer.errors import InputError
 from isolayer.grid import Grid
 from isolayer.nn.context_ids import checked_ids, id_column
 from isolayer.nn.functional import knot_values, piecewise_linear, piecewise_linear_inverse
-from isolayer.nn.gate import Ids
+from isolayer.nn.gate import Ids, deciding_together
 from isolayer.nn.inputs import context_sizes, floats
 from isolayer.nn.isotonic import Constraint, IsotonicLayer, columns_of, slopes
 from isolayer.settings import choice, count, flag, mapping
@@ -262,19 +262,21 @@ class ContextIsotonicLayer(nn.Module):
         if self.project is not None:  # a dense vector is a context of its own
             knots = self._knots(*self._projected(context, ids), None)
             return knots, torch.arange(len(knots), device=knots.device, dtype=torch.int32)
-        # -1 takes an entry only where it can occur: in a graph, or in this batch.
-        room = int(torch.compiler.is_compiling() or any(bool((key < 0).any()) for key in ids))
+        # -1 takes an entry only where it can occur: in a graph, in the batch of another process, or in this batch.
+        anywhere = torch.compiler.is_compiling() or deciding_together()
+        room = int(anywhere or any(bool((key < 0).any()) for key in ids))
         sizes = [size + room for size in self.sizes]
         combination = _ravel([key + room for key in ids], sizes)
         total = math.prod(sizes)
-        if total <= _ALL or (torch.compiler.is_exporting() and total <= _ALL_EXPORTED):
+        every = total <= _ALL or (torch.compiler.is_exporting() and total <= _ALL_EXPORTED)
+        if every:
             wanted, rows = torch.arange(total, device=combination.device), combination
         elif torch.compiler.is_compiling():  # the number of distinct contexts is not known when tracing
             wanted, rows = combination, torch.arange(len(combination), device=combination.device)
         else:
             wanted, rows = torch.unique(combination, return_inverse=True)
         needed = [part - room for part in _unravel(wanted, sizes)]
-        return self._knots(*self._offsets(needed), needed), rows
+        return self._knots(*self._offsets(needed), () if every else needed), rows
 
     def _projected(self, context: Mapping[str, Tensor] | None, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Offsets of the dense vectors, and of the ids if there are any; shapes as in `_offsets`."""

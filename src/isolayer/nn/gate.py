@@ -47,15 +47,26 @@ class _Straight(torch.autograd.Function):
         return grad
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
     """Weights whose gradient ends at ``leaf`` until all processes have theirs."""
 
     weight: Tensor
     leaf: Tensor
     ids: Sequence[Tensor]
 
+    def pass_on(self) -> None:
+        """Pass the gradient of ``leaf`` on, which is the mean over all processes by now."""
+        if self.leaf.grad is not None:
+            self.weight.backward(torch.where(self.weight > 0, self.leaf.grad, self.leaf.grad.clamp(max=0)))
 
-_waiting: ContextVar[list[_Waiting] | None] = ContextVar("waiting", default=None)
+    def pass_on_own(self) -> None:
+        """Pass this process's part of the gradient on, as the sum over all processes decides; all call it at once."""
+        own = torch.zeros_like(self.leaf) if self.leaf.grad is None else self.leaf.grad
+        total = _total_of_rows(own, torch.stack(list(self.ids), 1))
+        self.weight.backward(torch.where((self.weight > 0) | (total < 0), own, 0))
+
+
+_waiting: ContextVar[list[Waiting] | None] = ContextVar("waiting", default=None)
 
 
 def gated(weight: Tensor, ids: Ids = ()) -> Tensor:
@@ -71,18 +82,18 @@ def gated(weight: Tensor, ids: Ids = ()) -> Tensor:
     >>> weight.grad
     tensor([-3.,  0.,  3.])
     """
-    waiting = None if torch.compiler.is_compiling() else _waiting.get()
+    waiting = _waiting.get() if deciding_together() else None
     if waiting is None or ids is None or not weight.requires_grad:
         return apply(_Gate, weight)
     leaf = weight.detach().requires_grad_()
-    waiting.append(_Waiting(weight, leaf, ids))
+    waiting.append(Waiting(weight, leaf, ids))
     return apply(_Straight, leaf)
 
 
 @contextmanager
-def together() -> Iterator[list[_Waiting]]:
-    """Put the gradients of weights off; call `settle` with what is yielded once the backward pass is done."""
-    waiting: list[_Waiting] = []
+def together() -> Iterator[list[Waiting]]:
+    """Put the gradients of weights off, to be passed on when those of all processes are there."""
+    waiting: list[Waiting] = []
     token = _waiting.set(waiting)
     try:
         yield waiting
@@ -90,22 +101,9 @@ def together() -> Iterator[list[_Waiting]]:
         _waiting.reset(token)
 
 
-def settle(waiting: Sequence[_Waiting]) -> None:
-    """Pass on the gradients that were put off, as the sum over all processes decides.
-
-    All processes call it with the same forward passes behind them. Parameters then have what they would have from one
-    backward pass, before it is averaged over processes.
-    """
-    for weight, leaf, ids in waiting:
-        own = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        total = _total_of_rows(own, torch.stack(list(ids), 1)) if ids else _total(own)
-        weight.backward(torch.where((weight > 0) | (total < 0), own, 0))
-
-
-def _total(own: Tensor) -> Tensor:
-    total = own.clone()
-    torch.distributed.all_reduce(total)
-    return total
+def deciding_together() -> bool:
+    """Whether gradients are put off just now."""
+    return not torch.compiler.is_compiling() and _waiting.get() is not None
 
 
 def _total_of_rows(own: Tensor, ids: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from isolayer.training.columns import Batch
 from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 
 HELD_OUT_LOSS = "held_out_loss"
+LOG_EVERY = 50  # steps
 LISTS = "list"  # the key of the context under which a model finds the list of each row, unless its ``group`` says
 COLUMNS = "isolayer_columns"  # key of a checkpoint under which the model's columns are kept
 
@@ -65,7 +66,10 @@ class LogModule(lightning.LightningModule):
                 f"loss: expected a finite number, got {value} at step {self.global_step}; lower the learning rate, or "
                 "check the features"
             )
-        self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.features))
+        if (
+            index == 0 or (self.global_step + 1) % self.trainer.log_every_n_steps == 0
+        ):  # a call costs as much as a layer
+            self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.features))
         return loss
 
     def validation_step(self, batch: Batch, index: int) -> None:

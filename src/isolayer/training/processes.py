@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
-from isolayer.nn.gate import settle, together
+from isolayer.nn.gate import Waiting, together
 
 
 class OneMessage(DDPStrategy):
@@ -35,11 +35,10 @@ class OneMessage(DDPStrategy):
 
     def post_backward(self, closure_loss: Tensor) -> None:
         """Exchange the gradients."""
-        settle(self._waiting)
         groups = [group for optimiser in self.optimizers for group in optimiser.param_groups]
         dense = [one for group in groups if not group.get("sparse") for one in group["params"]]
         sparse = [one for group in groups if group.get("sparse") for one in group["params"]]
-        average_gradients(dense, sparse)
+        average_gradients(dense, sparse, self._waiting)
 
 
 class SameBuffers(Callback):
@@ -60,7 +59,9 @@ def broadcast_tensors(tensors: Iterable[Tensor]) -> None:
         torch.distributed.broadcast(tensor.detach(), 0)
 
 
-def average_gradients(dense: Iterable[nn.Parameter], sparse: Iterable[nn.Parameter] = ()) -> None:
+def average_gradients(
+    dense: Iterable[nn.Parameter], sparse: Iterable[nn.Parameter] = (), waiting: Iterable[Waiting] = ()
+) -> None:
     """Replace the gradient of every parameter by its mean over the processes; one that none has stays None.
 
     A batch of one process may lack labels of a task, whose parameters then get no gradient there: it counts as zero.
@@ -68,10 +69,15 @@ def average_gradients(dense: Iterable[nn.Parameter], sparse: Iterable[nn.Paramet
     Args:
         dense: Parameters with dense gradients.
         sparse: Parameters whose gradients are sparse.
+        waiting: Bucket weights whose gradients were put off by `nn.gate.together`.
     """
     world = torch.distributed.get_world_size()
-    by_type: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
-    for parameter in dense:
+    for one in waiting:
+        if one.ids:  # rows that differ between processes
+            one.pass_on_own()
+    shared = [one for one in waiting if not one.ids]
+    by_type: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for parameter in [*dense, *(one.leaf for one in shared)]:
         if parameter.requires_grad:
             by_type.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for parameters in by_type.values():
@@ -80,9 +86,11 @@ def average_gradients(dense: Iterable[nn.Parameter], sparse: Iterable[nn.Paramet
         gradient = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
         torch.distributed.all_reduce(gradient)
         parameter.grad = gradient / world
+    for one in shared:
+        one.pass_on()
 
 
-def _average_dense(parameters: list[nn.Parameter], world: int) -> None:
+def _average_dense(parameters: list[Tensor], world: int) -> None:
     """One message: the gradients one after another, and a one for each that is there."""
     there = parameters[0].new_tensor([one.grad is not None for one in parameters])
     parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]

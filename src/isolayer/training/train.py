@@ -27,7 +27,7 @@ from isolayer.errors import InputError
 from isolayer.training.checkpoints import read_checkpoint, start_from
 from isolayer.training.columns import Columns
 from isolayer.training.leaks import too_good
-from isolayer.training.lightning_module import HELD_OUT_LOSS, LogData, LogModule
+from isolayer.training.lightning_module import HELD_OUT_LOSS, LOG_EVERY, LogData, LogModule
 from isolayer.training.log_check import check_log
 from isolayer.training.model_folder import (
     CURVES,
@@ -242,6 +242,7 @@ def _trainer(fit: Fit, folder: Path, callbacks: list[Callback]) -> lightning.Tra
         use_distributed_sampler=False,  # `LogBatches` distributes the rows itself
         enable_progress_bar=fit.progress,
         enable_model_summary=False,
+        log_every_n_steps=LOG_EVERY,
     )
 
 

@@ -66,9 +66,7 @@ class LogModule(lightning.LightningModule):
                 f"loss: expected a finite number, got {value} at step {self.global_step}; lower the learning rate, or "
                 "check the features"
             )
-        if (
-            index == 0 or (self.global_step + 1) % self.trainer.log_every_n_steps == 0
-        ):  # a call costs as much as a layer
+        if index == 0 or (self.global_step + 1) % LOG_EVERY == 0:  # a call costs as much as a layer
             self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.features))
         return loss
 

@@ -35,6 +35,15 @@ def test_usual_names_are_known_in_capitals_and_at_the_end_of_a_name(folder):
     assert "guessed: --scale prob" in run("fit", "first.csv", "--score", "prob_of_rain", "--label", "rained").stderr
 
 
+@pytest.mark.parametrize(
+    "name", ["logit_to_prob_v2", "prob_rank", "logit_prob", "log_prob", "prob_logit", "prob_click"]
+)
+def test_a_name_that_does_not_say_the_scale_is_asked_about(folder, name):
+    write("log.csv", name)
+    with pytest.raises(InputError, match=f"^--scale: expected logit or prob for the column '{name}', got nothing; add"):
+        run("fit", "log.csv", "--score", name)
+
+
 @pytest.mark.parametrize("command", ["fit", "audit"])
 def test_percentages_are_told_from_text_and_from_probabilities(folder, command):
     write("sign.csv", spelled="{:.0%}")

@@ -102,8 +102,7 @@ def scale_of(given: str | None, score: str) -> Scale:
     isolayer.errors.InputError: --scale: expected logit or prob for the column 'score', got nothing; add --scale prob if
     the scores are probabilities from 0 to 1, --scale logit if they are any numbers
     """
-    words = score.lower().split("_")
-    said = SCALES.get(words[-1]) or SCALES.get(words[0])
+    said = _said_scale(score)
     if given is None and said:
         note(f"guessed: --scale {said}")
         return cast("Scale", said)
@@ -114,6 +113,18 @@ def scale_of(given: str | None, score: str) -> Scale:
             "probabilities from 0 to 1, --scale logit if they are any numbers"
         )
     return cast("Scale", given)
+
+
+def _said_scale(score: str) -> str | None:
+    """The scale that the name of a column says by its last word, or before "of"; None if other words say otherwise.
+
+    >>> [_said_scale(name) for name in ("model_Prob", "prob_of_rain", "logit_to_prob_v2", "prob_rank", "log_prob")]
+    ['prob', 'prob', None, None, None]
+    """
+    words = score.lower().split("_")
+    named = words[0] if words[1:2] == ["of"] else words[-1]
+    scales = {SCALES[word] for word in words if word in SCALES}
+    return SCALES.get(named) if len(scales) == 1 and "log" not in words else None
 
 
 def names(listed: str | Sequence[str] | None, columns: Sequence[str] = ()) -> tuple[str, ...]:

@@ -1,19 +1,24 @@
 """Section 5.7: the CPU that the isotonic head costs at inference, and what distilling it into a shallow network loses.
 
 Twelve task heads of 126 buckets (the paper: about 125) over networks of three sizes, in batches of 1,024 on one
-thread; CPU time of this process, so that a busy machine does not count. Four ways to keep the head:
+thread; CPU time of this process, so that a busy machine does not count. Ways to keep the head:
 
     as trained      curves put together from their embeddings at every call
     frozen          curves of all 30 contexts looked up in one table (`isolayer.nn.frozen.FrozenCurves`)
     as listed       the paper's appendix C: an activation of [batch, tasks, buckets]
     distilled       the shallow network
 
+These are called by themselves, beside the network. The frozen head is measured inside a graph as well, compiled and in
+onnxruntime: what a chain of 21 heads takes more than one head, for each of the 20.
+
 AUC is that of the isotonic head's probabilities of clicks and eleven more tasks on held-out rows.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -55,8 +60,10 @@ SEEDS = 5
 BATCH = 1024
 NETWORKS = {"small": (12, 64, 32), "medium": (256, 512, 256, 128), "large": (1024, 2048, 1024, 512)}
 JUDGED = "medium"  # where ours is judged; beside a large one it costs next to nothing
-WAYS = ("as trained", "frozen", "as listed", "distilled")
+COMPILED, ONNX = "frozen, compiled", "frozen, ONNX"
+WAYS = ("as trained", "frozen", COMPILED, ONNX, "as listed", "distilled")
 DISTILLED = "distillation"
+LONG = 21  # heads in a chain
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
@@ -119,10 +126,58 @@ def overheads(sizes: Sequence[int], *, seconds: float) -> Numbers:
         logit = ranker(features)
         alone = cpu_ms(lambda: torch.sigmoid(ranker(features)), seconds=seconds)
         added = {way: cpu_ms(partial(head, logit, context), seconds=seconds) for way, head in heads.items()}
+        added |= in_graphs(heads["frozen"], logit, context, seconds=seconds)
     numbers: Numbers = {"alone ms": alone}
     for way, ms in added.items():
         numbers |= {f"{way} ms": ms, f"{way} %": 100 * ms / alone}
     return numbers
+
+
+class Chain(nn.Module):
+    """A head applied several times, each to what the one before it says."""
+
+    def __init__(self, head: nn.Module, times: int) -> None:
+        super().__init__()
+        self.head, self.times = head, times
+
+    def forward(self, logit: Tensor, position: Tensor, device: Tensor) -> Tensor:
+        """Logits ``[batch, units]``."""
+        for _ in range(self.times):
+            logit = self.head(logit, {"position": position, "device": device})
+        return logit
+
+
+def in_graphs(head: nn.Module, logit: Tensor, context: dict[str, Tensor], *, seconds: float) -> dict[str, float]:
+    """CPU milliseconds that the head adds to a graph, by kind of graph."""
+    given = (logit, context["position"], context["device"])
+    chains = [Chain(head, times).eval() for times in (1, LONG)]
+    compiled = [partial(torch.compile(chain), *given) for chain in chains]
+    exported = [onnx_call(chain, given) for chain in chains]
+    pairs = {COMPILED: compiled, ONNX: exported}
+    return {kind: added_ms(*pair, seconds=seconds) for kind, pair in pairs.items()}
+
+
+def onnx_call(model: nn.Module, given: tuple[Tensor, ...]) -> Callable[[], Any]:
+    """A call of the model in onnxruntime, on one thread."""
+    runtime = need("onnxruntime")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names packages that it could export as well
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own
+        program = torch.onnx.export(model, given, dynamo=True, verbose=False)
+    assert program is not None
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    content = program.model_proto.SerializeToString()
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    columns = {one.name: array.numpy() for one, array in zip(session.get_inputs(), given, strict=True)}
+    return partial(session.run, None, columns)
+
+
+def added_ms(once: Callable[[], Any], long: Callable[[], Any], *, seconds: float) -> float:
+    """Least CPU milliseconds of one link of a chain; the two calls take turns, so that both meet the same machine."""
+    found = [[cpu_ms(call, seconds=seconds / 10) for call in (once, long)] for _ in range(5)]
+    one, many = np.min(found, axis=0)
+    return float(many - one) / (LONG - 1)
 
 
 def cpu_ms(call: Callable[[], Any], *, seconds: float) -> float:
@@ -227,11 +282,14 @@ def _lost(finished: Sequence[Finished], which: str) -> Estimate:
 
 
 def _note(finished: Sequence[Finished]) -> str:
-    listed, distilled_ = (_overhead(finished, JUDGED, way).value for way in ("as listed", "distilled"))
+    listed, distilled_, *frozen = (
+        _overhead(finished, JUDGED, way).value for way in ("as listed", "distilled", "frozen", COMPILED, ONNX)
+    )
     network_ = " - ".join(str(size) for size in NETWORKS[JUDGED])
     return (
         f"The paper does not say how large its ranker is, so three sizes are shown. Beside one of {network_} the head "
-        f"as the paper lists it adds {listed:.0f}%, the distilled one {distilled_:.0f}%."
+        f"as the paper lists it adds {listed:.0f}%, the distilled one {distilled_:.0f}%, ours {frozen[0]:.1f}% called "
+        f"by itself, {frozen[1]:.1f}% inside a compiled graph and {frozen[2]:.1f}% in onnxruntime."
     )
 
 

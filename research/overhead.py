@@ -151,10 +151,12 @@ def in_graphs(head: nn.Module, logit: Tensor, context: dict[str, Tensor], *, sec
     """CPU milliseconds that the head adds to a graph, by kind of graph."""
     given = (logit, context["position"], context["device"])
     chains = [Chain(head, times).eval() for times in (1, LONG)]
-    compiled = [partial(torch.compile(chain), *given) for chain in chains]
-    exported = [onnx_call(chain, given) for chain in chains]
-    pairs = {COMPILED: compiled, ONNX: exported}
-    return {kind: added_ms(*pair, seconds=seconds) for kind, pair in pairs.items()}
+    once, long = (partial(torch.compile(chain), *given) for chain in chains)
+    once_exported, long_exported = (onnx_call(chain, given) for chain in chains)
+    return {
+        COMPILED: added_ms(once, long, seconds=seconds),
+        ONNX: added_ms(once_exported, long_exported, seconds=seconds),
+    }
 
 
 def onnx_call(model: nn.Module, given: tuple[Tensor, ...]) -> Callable[[], Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from research.claims import claims_page
+from research.pictures import packed
 from research.registry import EXPERIMENTS
 from research.result import VERDICTS
 from research.tested import TESTED
@@ -69,8 +69,8 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
     """Bring the results under ``out`` into a folder ``reproduced`` beside the page, and write all pages from there.
 
     The folder keeps numbers and pictures, not the series that pictures were drawn from, but for settings that other
-    studies read. What it has of experiments
-    that are not under ``out`` stays, so one experiment may be brought up to date by itself.
+    studies read. What it has of experiments that are not under ``out`` stays, so one experiment may be brought up to
+    date by itself.
     """
     page, out = Path(page), Path(out)
     folder = page.parent / REPRODUCED
@@ -84,7 +84,7 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
             kept["series"] = {READ_AGAIN: document["series"][READ_AGAIN]}
         (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         if document["picture"]:
-            shutil.copyfile(out / document["picture"], folder / document["picture"])
+            (folder / document["picture"]).write_bytes(packed((out / document["picture"]).read_bytes()))
     page.write_text(results_page(folder))
     page.with_name(CLAIMS).write_text(claims_page(folder))
     (page.parent / STUDIES).mkdir(exist_ok=True)

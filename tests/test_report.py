@@ -357,7 +357,7 @@ def test_advice_tells_drift_on_the_last_day(log, curves):
     random = np.random.default_rng(0).random(len(last))
     a_little = {**log, "label": np.where(last & (random < 0.06), 1, log["label"])}
     found = sentences(a_little, curves, date="when")
-    assert any("further from 1 than 19 of 20 days are by chance" in text for text in found)
+    assert any("only one day in 20 is this far from 1" in text for text in found)
 
 
 def test_no_advice_to_serve_is_drawn_from_rows_that_were_fitted(log):
@@ -366,7 +366,7 @@ def test_no_advice_to_serve_is_drawn_from_rows_that_were_fitted(log):
     advice = advise(gather(from_histogram(histogram, curves), curves), learned_bias(dual_curves(), (-2, 2)))
     assert advice[0].text.startswith("Calibration helps on this log")
     assert not any("Serve" in each.text for each in advice)
-    assert any("An item of medium relevance gets, at position 3 compared" in each.text for each in advice)
+    assert any("for an item of medium relevance, at position 3 relative to" in each.text for each in advice)
     assert "Serve" not in next(iter(sentences(log, curves)))
     assert "Serve the calibrated score." in next(iter(sentences(simulated(seed=2), curves)))
 
@@ -631,5 +631,5 @@ def test_clusters_widen_every_interval_and_the_page_says_what_it_assumes(tmp_pat
     assert users.daily is not None
     page_of = {more: report.write(tmp_path / "x.html", log, curves, cluster=more).read_text() for more in (None, "day")}
     assert "Intervals assume independent rows" in page_of[None]
-    assert "Intervals count 20 clusters of day" in page_of["day"]
+    assert "Intervals account for 20 clusters by day" in page_of["day"]
     assert "Intervals assume" not in page_of["day"]

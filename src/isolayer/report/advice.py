@@ -1,4 +1,4 @@
-"""What the numbers suggest: rules that turn the evidence into sentences. No other module words a suggestion."""
+"""What the numbers suggest: rules that turn the evidence into sentences. Suggestions are written nowhere else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from isolayer.report.bias import Bias
 from isolayer.report.evidence import LEAST_ROWS, ContextTable, Evidence, Figure
 from isolayer.report.words import readable, readables
 
-CLEARLY = 0.10  # an O/E whose whole interval is further than this from 1 asks for action
-THIN = 10.0  # fewer expected events than this say little about a context
-SLIGHT = 0.005  # change of log loss in percent that counts as none
-NOTABLE = 0.01  # share of the rows worth a sentence
+CLEARLY = 0.10  # if the whole interval of an O/E is further from 1 than this, the user should act
+THIN = 10.0  # with fewer expected events, the O/E of a context says little
+SLIGHT = 0.005  # a change of log loss below this many percent counts as no change
+NOTABLE = 0.01  # smallest share of the rows that is mentioned
 
 
 IN_SAMPLE = (
@@ -23,19 +23,19 @@ IN_SAMPLE = (
 
 
 class Advice(NamedTuple):
-    """One or two sentences, and whether they report success, ask for action or only inform."""
+    """One or two sentences, and their kind: good news, something to do, or information."""
 
     kind: Literal["good", "act", "note"]
     text: str
 
 
 def advise(evidence: Evidence, bias: Bias | None = None, fall: str | None = None) -> list[Advice]:
-    """All sentences that apply: the verdict first, then what asks for action.
+    """All sentences that apply: the verdict first, then what the user should do, then the rest.
 
     Args:
         evidence: What the page shows.
-        bias: What was learned about bias, if it was.
-        fall: Where the rate falls as the score rises, in words, if it does.
+        bias: The learned bias, if a debiased model was given.
+        fall: A sentence that says where the rate falls as the score rises; None if it never does.
     """
     verdict, rest = _verdict(evidence.figures[0], evidence.in_sample), list[Advice]()
     rest += ([] if fall is None else [Advice("act", fall)]) + _total(evidence)
@@ -82,8 +82,8 @@ def _contexts(table: ContextTable) -> list[Advice]:
         return []
     tail = (
         f"{table.outside[1]:,} of the {table.judged:,} contexts with {LEAST_ROWS} rows or more "
-        f"{_are(table.outside[1])} off at all beyond chance (before: {table.outside[0]:,}); "
-        "their intervals are widened for how many they are."
+        f"{_are(table.outside[1])} off beyond chance by any amount (before calibration: {table.outside[0]:,}). "
+        "Intervals are adjusted for the number of contexts tested."
     )
     if not far.any():
         return [Advice("good", f"No context is off by more than {CLEARLY:.0%} beyond chance. {tail}")]
@@ -92,7 +92,7 @@ def _contexts(table: ContextTable) -> list[Advice]:
         f"{int(far.sum()):,} {_plural('context', far.sum())} ({share:.1%} of rows) {_are(far.sum())} "
         f"off by more than {CLEARLY:.0%} beyond chance. The worst is {table.label(worst)}: O/E "
         f"{table.after.ratio[worst]:.2f} ({table.after.lower[worst]:.2f} to {table.after.upper[worst]:.2f}). "
-        f"Look at its curve, then refit on recent rows, or add a context that tells its rows apart. {tail}"
+        f"Look at its curve, then refit on recent rows, or add a context column that separates its rows. {tail}"
     )
     return [Advice("act", text)]
 
@@ -106,7 +106,7 @@ def _thin(table: ContextTable) -> list[Advice]:
         Advice(
             "note",
             f"{int(thin.sum()):,} contexts ({share:.1%} of rows) have fewer than {THIN:.0f} expected events, so their "
-            "O/E says little. Their curves are shrunk towards the curve of the context above them.",
+            "O/E says little. Their curves are shrunk towards the curve of their parent context.",
         )
     ]
 
@@ -115,13 +115,13 @@ def _coverage(evidence: Evidence) -> list[Advice]:
     found = []
     if evidence.unseen > NOTABLE:
         text = (
-            f"{evidence.unseen:.1%} of rows are in contexts that have no curve yet and use the curve of the context "
-            "above. Refit with a log that contains them."
+            f"{evidence.unseen:.1%} of rows are in contexts that have no curve yet and use the curve of their parent "
+            "context. Refit with a log that contains them."
         )
         found.append(Advice("act", text))
     if evidence.beyond > NOTABLE / 10:
         text = (
-            f"{evidence.beyond:.2%} of rows have a score outside the grid, where curves only continue with slope 1. "
+            f"{evidence.beyond:.2%} of rows have a score outside the grid, where curves are extended with slope 1. "
             "Use a wider grid and refit."
         )
         found.append(Advice("act", text))
@@ -139,8 +139,8 @@ def _last_day(evidence: Evidence) -> list[Advice]:
     if lower > 1 + CLEARLY or upper < 1 - CLEARLY:
         return [Advice("act", f"{found}: the curves are drifting. Update them with recent days.")]
     text = (
-        f"{found}: further from 1 than 19 of 20 days are by chance. If the next day looks alike, update the curves "
-        "with recent days."
+        f"{found}. By chance alone, only one day in 20 is this far from 1. If the next day looks the same, update the "
+        "curves with recent days."
     )
     return [Advice("act", text)]
 
@@ -157,8 +157,9 @@ def _bias(bias: Bias) -> list[Advice]:
     return [
         Advice(
             "note",
-            f"An item of medium relevance gets, at {feature} {values[-1]} compared with {feature} {values[0]}: "
-            f"{', '.join(parts)}. That is bias, not relevance: rank by relevance alone, without {feature}.",
+            f"Probability of each label for an item of medium relevance, at {feature} {values[-1]} relative to "
+            f"{feature} {values[0]}: {', '.join(parts)}. This is bias, not relevance: rank by relevance alone, "
+            f"without {feature}.",
         )
     ]
 

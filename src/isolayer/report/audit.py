@@ -1,4 +1,4 @@
-"""The page's part about segments: where a score is off, drawn as O/E by segment, and what terms of fields correct."""
+"""The page's part about segments: where a score is off, drawn as O/E by segment, and what the fields correct."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def audit_section(audit: Audit, repair: str | None = None) -> str:
     found = audit.ranked or audit.suspects
     lead = " ".join(escape(one[0].upper() + one[1:] + ".") for one in audit.reasons())
     if not audit.findings and found:
-        lead += " The segment below comes nearest to it, and is within chance."
+        lead += " The segment below comes closest to being off, but is within chance."
     if audit.clusters is not None:
-        lead += f" {audit.clusters:,} clusters of rows that vary together are counted."
+        lead += f" Intervals and p-values account for {audit.clusters:,} clusters of rows that vary together."
     body = _picture(found[:_SHOWN]) + _table(found) + _overall(audit)
     if repair is not None:
         body += f"<p>To repair it:</p><pre><code>{escape(repair)}</code></pre>"
@@ -41,10 +41,11 @@ def audit_section(audit: Audit, repair: str | None = None) -> str:
 
 
 def terms_section(terms: Terms) -> str:
-    """What the terms of fields were fitted to: segments where one curve for all rows is off, as sentences."""
+    """What the fields correct: for each term, the segment where one curve for all rows is most clearly off."""
     lead = (
-        "The curve is corrected by the value of each field, and by combinations of them. Below is what the curve alone "
-        "predicts where it is most clearly off, and what was observed in the rows that were fitted."
+        "The values of each field, and combinations of fields, correct the curve. For each correction, the table shows "
+        "the segment where the curve alone is most clearly off: what it predicts there, and what was observed in the "
+        "rows that were fitted."
     )
     clearest = [(name, terms.segments(1, term=place)) for place, name in enumerate(terms.names)]
     ranked = sorted(clearest, key=lambda one: -one[1][0].deviations if one[1] else 0.0)
@@ -72,7 +73,7 @@ def _term_row(name: str, found: Segment | None) -> str:
 
 
 def readable_sentence(words: str) -> str:
-    """A sentence about a segment whose values come from anywhere, without invisible characters; not shortened.
+    """A sentence about a segment, with invisible characters of its values escaped; it is not shortened.
 
     >>> readable_sentence("device tv: predicted 4.1%")
     'device tv: predicted 4.1%'
@@ -95,8 +96,8 @@ def _picture(found: Sequence[Finding]) -> str:
     lines = ", ".join(f"{line:g}" for line in _LINES if low <= line <= high)
     return (
         f'<ol class="segments">{items}</ol><p class="note">O/E of each segment with its interval, adjusted for all '
-        f"segments that were looked at; larger circles have more rows. Thin lines are at {lines}; 1 is the bold one. "
-        "Right of it the score predicts too little.</p>"
+        f"segments that were tested. Larger circles have more rows. Thin lines are at {lines}; the bold line is at 1. "
+        "To the right of it the score predicts too little.</p>"
     )
 
 
@@ -151,7 +152,7 @@ def _overall(audit: Audit) -> str:
     error = audit.multicalibration
     words = (
         f"All rows: {readable_sentence(str(audit.overall)).partition(': ')[2]}. Multicalibration error "
-        f"{error.error:.4f} over {len(error.group):,} groups, p-value {error.p_value:.2g}; an error of "
-        f"{error.minimum_detectable_error:.4f} could be told from chance."
+        f"{error.error:.4f} over {len(error.group):,} groups, p-value {error.p_value:.2g}; the smallest detectable "
+        f"error is {error.minimum_detectable_error:.4f}."
     )
     return f"<p>{escape(words)}</p>"

@@ -25,10 +25,11 @@ class Bias(NamedTuple):
         tasks: Names of the tasks, ``[tasks]``.
         values: Values of the feature, ``[values]``.
         relevance: Logits of relevance, ``[points]``.
-        observed: Logit of what is logged for such an item, ``[tasks, values, points]``; NaN where there is no curve.
-        relative: Probability of the label over that at the first value, ``[tasks, values]``.
-        averaged: Whether ``relative`` is of the mean rate if every training row were shown with the value, as
-            `isolayer.debias.position_effect` has it; else it is of an item of medium relevance.
+        observed: Logit of the logged label for an item of this relevance, ``[tasks, values, points]``; NaN where there
+            is no curve.
+        relative: Probability of the label, divided by that at the first value, ``[tasks, values]``.
+        averaged: If true, ``relative`` compares mean rates over the training rows, each shown with the value, as
+            `isolayer.debias.position_effect` does; otherwise it is for an item of medium relevance.
     """
 
     feature: str
@@ -75,7 +76,7 @@ def learned_bias(curves: Curves, span: tuple[float, float] = RANGE) -> Bias:
 
 
 def _mean_effect(curves: Curves, tasks: list[str], values: int) -> Floats | None:
-    """The mean effects that training left with the curves, ``[tasks, values]``; None if there are none."""
+    """The mean effects that training stored with the curves, ``[tasks, values]``; None if there are none."""
     effects = curves.source.get("effects") or {}
     rows = [(effects.get(task) or {}).get(curves.contexts[1]) or [] for task in tasks]
     return np.array(rows, dtype=np.float64) if all(len(row) == values for row in rows) else None

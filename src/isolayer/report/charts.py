@@ -50,7 +50,7 @@ def records(**columns: Any) -> Records:
 
 
 def inline(values: Records, name: str | None = None) -> Any:
-    """Rows as the data of a chart; a page replaces those that have a name."""
+    """Rows as the data of a chart; the page replaces named data by its own."""
     return alt.InlineData(values=values, name=name) if name else alt.InlineData(values=values)
 
 
@@ -90,7 +90,7 @@ def _reliability_records(part: Reliability) -> Records:
 
 
 def density_chart(density: Density, weight: float) -> Any:
-    """Distribution of the scores of rows that weigh so much, before and after."""
+    """Distribution of the scores before and after; ``weight`` is the total weight of the rows."""
     middles = (density.edge[1:] + density.edge[:-1]) / 2
     values = [
         {"series": place, **row}
@@ -176,7 +176,7 @@ def daily_chart(daily: Daily) -> Any:
 
 
 def _day_axis(day: NDArray[Any]) -> Any:
-    """The x channel of dates: about seven ticks, each on a day, and the same day wherever the page is read."""
+    """The x channel of dates: about seven ticks, each on a day, independent of the reader's time zone."""
     span = int((day[-1] - day[0]).astype(int)) + 1
     interval: Any = {"interval": "day", "step": -(-span // 7)} if span <= 60 else {"interval": "month", "step": 1}
     axis = alt.Axis(title=None, format="%-d %b", tickCount=interval, labelOverlap=True)
@@ -184,7 +184,7 @@ def _day_axis(day: NDArray[Any]) -> Any:
 
 
 def bias_chart(bias: Bias, task: str) -> Any:
-    """The curves of one task: what is logged for an item of given relevance, by value of the bias feature."""
+    """The curves of one task: the observed probability for an item of given relevance, by value of the bias feature."""
     row, feature, names = bias.tasks.index(task), readable(bias.feature), readables(bias.values)
     values: Records = [
         {"name": f"{feature} {names[rank]}", "rank": rank, "x": float(x), "y": float(y)}
@@ -192,7 +192,7 @@ def bias_chart(bias: Bias, task: str) -> Any:
         for x, y in zip(bias.relevance, bias.observed[row, rank], strict=True)
         if np.isfinite(y)
     ]
-    spans = span_of([prob_of(bias.relevance)]), span_of([prob_of(bias.observed[row])], room=0.12)
+    spans = span_of([prob_of(bias.relevance)]), span_of([prob_of(bias.observed[row])], margin=0.12)
     last = max(1, len(bias.values) - 1)
     fade = alt.Opacity("rank:Q", scale=alt.Scale(domain=[0, last], range=[1, 0.3]), legend=None)
     x, y = (
@@ -212,7 +212,7 @@ def bias_chart(bias: Bias, task: str) -> Any:
 
 
 def relative_bias_chart(bias: Bias) -> Any:
-    """Probability of each task's label by value of the bias feature, over that at the first, at medium relevance."""
+    """Probability of each task's label by value of the bias feature, relative to the first, at medium relevance."""
     tasks, names, feature = readables(bias.tasks), readables(bias.values), readable(bias.feature)
     numeric = bias.values.dtype.kind in "iuf"
     values = [
@@ -261,19 +261,19 @@ def diagonal(span: Span) -> Any:
     return alt.Chart(ends).mark_line(color=COLOUR["muted"], strokeDash=[3, 3], strokeWidth=1).encode(x="x:Q", y="y:Q")
 
 
-def span_of(columns: list[Floats], room: float = 0.04) -> Span:
-    """Logits that hold all probabilities but 0 and 1, with a little room."""
+def span_of(columns: list[Floats], margin: float = 0.04) -> Span:
+    """A range of logits that contains all probabilities except 0 and 1, with a margin."""
     both = np.concatenate([np.ravel(column) for column in columns])
     logit = logit_of(both[(both > 0) & (both < 1)])
     if not len(logit):
         return -1.0, 1.0
     low, high = float(logit.min()), float(logit.max())
-    more = room * (high - low) + 0.05
+    more = margin * (high - low) + 0.05
     return low - more, high + more
 
 
 def _places(key: NDArray[Any]) -> tuple[list[int], list[str]]:
-    """The place of each value among the distinct ones, sorted with missing last, and how each of these reads."""
+    """The index of each value among the distinct ones, sorted with missing last, and these values as text."""
     column = key.tolist()
     found = sorted({value for value in column if value is not None})
     place = {value: rank for rank, value in enumerate([*found, None])}
@@ -281,5 +281,5 @@ def _places(key: NDArray[Any]) -> tuple[list[int], list[str]]:
 
 
 def series_colours(count: int) -> list[str]:
-    """So many colours, the first again after the last."""
+    """A list of ``count`` colours; after the last colour of the palette the first is used again."""
     return [SERIES[place % len(SERIES)] for place in range(count)]

@@ -41,10 +41,10 @@ from isolayer.report.words import readable, readables
 
 Floats = NDArray[np.float64]
 
-BINS = 20  # of equal mass, in the reliability diagram
-ECE_BINS = 15  # as in metrics.ece
+BINS = 20  # bins of equal weight in the reliability diagram
+ECE_BINS = 15  # bins of ECE, as in metrics.ece
 TABLE_ROWS = 10_000  # most contexts listed, the worst first
-LEAST_ROWS = 30  # contexts with fewer are listed and not judged
+LEAST_ROWS = 30  # contexts with fewer rows are listed but not tested
 HEAT_VALUES = 40  # most values on a side of the heat map
 DOTS, DOT_WEIGHT = 6, 100.0  # observed rates shown with a curve: how many at most, and the least weight of each
 _Z = quantile(LEVEL)
@@ -61,7 +61,7 @@ class Figure(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """Bins of equal mass, columns ``[bins]``: mean probability, observed rate with its interval, weight."""
+    """Bins of equal weight, columns ``[bins]``: mean probability, observed rate with its interval, weight."""
 
     prob: Floats
     rate: Floats
@@ -82,9 +82,9 @@ class Density(NamedTuple):
 class ContextTable:
     """O/E by context before and after, worst first after calibration, columns ``[contexts]``.
 
-    A context is judged if it has ``LEAST_ROWS`` rows. It is off beyond chance if its interval excludes 1, where the
-    intervals are wide enough for all judged contexts together: with perfect predictions, one table in twenty has such a
-    context.
+    A context is tested if it has at least ``LEAST_ROWS`` rows. It is off beyond chance if its interval excludes 1.
+    Intervals are adjusted for the number of contexts tested: with perfect predictions, only one table in twenty has a
+    context that is off beyond chance.
 
     Args:
         names: The context columns.
@@ -93,8 +93,8 @@ class ContextTable:
         after: O/E of the calibrated score.
         curve: The curve that serves the context; -1 if several do.
         total: Number of contexts in the log; a long table leaves out the best ones.
-        off: How far that interval is from 1 after calibration, relatively: 0 if the context is not off beyond chance.
-        judged: How many contexts are judged.
+        off: Relative distance of that interval from 1 after calibration: 0 if the context is not off beyond chance.
+        judged: How many contexts are tested.
         outside: How many of them are off beyond chance: before, after.
     """
 
@@ -137,7 +137,7 @@ class Daily(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Everything a report shows about rows and curves.
+    """Everything that a report shows about rows and curves.
 
     Args:
         rows: Number of rows (of histogram cells, for a fitted calibrator).
@@ -335,7 +335,7 @@ def context_table(rows: Rows, names: Sequence[str], curves: Curves) -> ContextTa
 
 
 def off_beyond(table: ObservedOverExpected) -> Floats:
-    """How far the interval of O/E is from 1, relatively: 0.1 if it begins at 1.1, -0.1 if it ends at 0.9, 0 around 1.
+    """Relative distance of the interval of O/E from 1: 0.1 if it begins at 1.1, -0.1 if it ends at 0.9, 0 if it has 1.
 
     >>> label, prob = np.ones(40), np.full(40, 0.5)
     >>> off_beyond(ratios(label, prob, np.ones(40), np.arange(40) // 20)).round(2).tolist()
@@ -356,7 +356,7 @@ def certain_distance(table: ObservedOverExpected) -> Floats:
 
 
 def _curve_of(rows: Rows, names: Sequence[str], keys: list[NDArray[Any]], group: Codes, curves: Curves) -> Codes:
-    """The one curve that serves each context, or -1; leading context columns have curves of their own."""
+    """The curve that serves each context, or -1 if several do; leading context columns have curves of their own."""
     if len(names) < len(curves.contexts) and tuple(names) == curves.contexts[: len(names)]:
         return curves.rows_of(dict(zip(names, keys, strict=True)), len(keys[0]), depth=len(names))
     curve = np.zeros(len(keys[0]), np.int64)
@@ -367,7 +367,7 @@ def _curve_of(rows: Rows, names: Sequence[str], keys: list[NDArray[Any]], group:
 
 
 def dots(rows: Rows, table: ContextTable) -> Dots:
-    """Observed rates along the raw score: bins of equal mass within each context of the table."""
+    """Observed rates along the raw score, in bins of equal weight within each context of the table."""
     _, group = rows.groups(table.names)
     place = np.full(int(group.max()) + 1, -1)
     place[np.asarray(table.after.context)] = np.arange(len(table.curve))
@@ -392,7 +392,7 @@ def daily(rows: Rows) -> Daily:
     """Mean scores beside the label rate, by day."""
     sums = [SegmentSums.from_rows(rows.label, prob, rows.day, rows.weight) for prob in (rows.before, rows.after)]
     _, when = np.unique(np.asarray(rows.day), return_inverse=True)
-    # Days that are the clusters themselves have the interval of their own rows.
+    # If days are the clusters, a day is a single cluster: its interval treats its own rows as independent.
     cluster = None if rows.cluster is None or len(np.unique(rows.cluster)) <= len(sums[1].key) else rows.cluster
     ratio = ratios(rows.label, rows.after, rows.weight, when, cluster)._replace(context=sums[1].key)
     effect = 1.0 if cluster is None else widened(rows.label, rows.after, when, rows.weight, cluster)

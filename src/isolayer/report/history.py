@@ -26,7 +26,7 @@ def history_section(history: pa.Table) -> str:
     alarms = history["verdict"].to_pylist().count(ALARM)
     seen = sum(map(bool, history["in_sample"].to_pylist()))
     lead = f"{len(history):,} checks, {alarms:,} of which found a drift, marked in orange."
-    lead += f" The rows of {seen:,}, in grey, had been fitted before, so they judge nothing." if seen else ""
+    lead += f" In {seen:,}, drawn in grey, the rows had been fitted before, so they prove nothing." if seen else ""
     columns = ("o_over_e", "o_over_e_from", "o_over_e_to", "slope", "log_loss_before", "log_loss_after")
     rows = [
         [str(row["day"]), *(_number(row[name]) for name in columns), f"{row['rows'] or 0:,.0f}", _verdict(row)]
@@ -42,7 +42,7 @@ def history_section(history: pa.Table) -> str:
 
 
 def ratio_chart(history: pa.Table) -> Any:
-    """O/E with its interval, one mark per check; those that found a drift, and those in sample, in other colours."""
+    """O/E with its interval, one mark per check; checks that found a drift or were in sample have other colours."""
     rows = history.to_pylist()
     values = records(
         day=np.arange(len(rows)),

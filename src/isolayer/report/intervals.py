@@ -1,4 +1,4 @@
-"""Intervals of the figures of a report: by the influence of rows or, where rows are clustered, of clusters."""
+"""Intervals of the figures of a report, from the influence of each row or, if rows are clustered, of each cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 def half_width(influence: Floats, weight: Floats, cluster: Codes | None = None) -> float:
-    """Half the width of the interval of a sum of influences of mean 0."""
+    """Half the width of the interval of a sum of influences whose mean is 0."""
     clusters = None if cluster is None else len(np.unique(cluster))
     return quantile(LEVEL, clusters) * standard_error(influence, weight, cluster)
 
@@ -68,7 +68,7 @@ def ne_estimate(loss: Floats, label: Floats, weight: Floats, cluster: Codes | No
 def ratios(
     label: Floats, prob: Floats, weight: Floats, group: Codes, cluster: Codes | None = None, *, level: float = LEVEL
 ) -> ObservedOverExpected:
-    """O/E of each group with Wilson's interval, for as many rows as clustered rows are worth.
+    """O/E of each group with Wilson's interval, for the effective number of rows if rows are clustered.
 
     >>> table = ratios(np.array([1.0, 0.0]), np.array([0.5, 0.5]), np.array([200.0, 200.0]), np.zeros(2, np.int64))
     >>> table.ratio.tolist(), table.lower.round(2).tolist()

@@ -118,7 +118,7 @@ def add_curves(pack: Pack, curves: Curves, wanted: Codes, span: tuple[float, flo
     Args:
         pack: The pack to add to.
         curves: The curves.
-        wanted: Their distinct rows in the table; if they do not all fit, those with the most data are kept.
+        wanted: Distinct numbers of the curves to pack; if they do not all fit, those with the most data are kept.
         span: Lowest and highest logit to show of curves without data.
     """
     first, last = _occupied(curves, wanted, span)

@@ -163,7 +163,7 @@ function contextTable(columns, explore) {
     const first = state.matched.length ? state.page * PAGE + 1 : 0;
     const of = state.matched.length === contexts.rows ? count(contexts.rows) : `${count(state.matched.length)} that match, of ${count(contexts.rows)}`;
     const left = evidence.tables[state.table].total - contexts.rows;
-    $(".status", root).textContent = `${count(first)} to ${count(first + shown.length - (shown.length ? 1 : 0))} of ${of}${left ? `; ${count(left)} better ones are not listed` : ""}`;
+    $(".status", root).textContent = `${count(first)} to ${count(first + shown.length - (shown.length ? 1 : 0))} of ${of}${left ? `; ${count(left)} contexts with a better O/E are not listed` : ""}`;
     $("[data-go='-1']", root).disabled = state.page === 0;
     $("[data-go='1']", root).disabled = state.page >= pages - 1;
     root.dataset.matched = state.matched.length;
@@ -209,7 +209,7 @@ function shareView(table, explore) {
     const view = { table: table?.state() ?? null, curves: explore.state() };
     history.replaceState(null, "", `#view=${encodeURIComponent(JSON.stringify(view))}`);
     try { await navigator.clipboard.writeText(location.href); status.textContent = "Copied"; }
-    catch { status.textContent = "The address of this page is now the link: copy it from there"; }
+    catch { status.textContent = "Copy the link from the address bar of the browser"; }
   });
 }
 

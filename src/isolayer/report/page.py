@@ -70,12 +70,13 @@ def write(
         weight: Column of frequency weights.
         date: Column of dates, or of whole numbers of days.
         cluster: Column whose rows vary together, such as a user or a query; by default the day, if there are several.
-        bias: Curves of a debiased model, as ``DualHead.curves()`` gives them; by default ``curves``, if they are such.
+        bias: Curves of a debiased model, as ``DualHead.curves()`` returns them; by default ``curves``, if they have a
+            task and a bias feature.
         title: Heading of the page.
-        in_sample: Whether some of the rows are known to have been fitted; if all of them were, this is detected. The
-            page then says so in a banner.
-        about: A sentence about the rows and the curves for the head of the page, such as where they come from.
-        history: A history of checks, as ``isolayer check --history`` keeps it, to draw by day.
+        in_sample: Whether the curves were fitted to some of these rows; if they were fitted to all of them, this is
+            detected. The page then says so in a banner.
+        about: A sentence about the rows and the curves for the top of the page, such as where they come from.
+        history: A history of checks, as ``isolayer check --history`` writes it, to draw by day.
         audit: An audit of the calibrated score, as :func:`isolayer.audit` returns it, to show on the page.
 
     Returns:
@@ -99,13 +100,13 @@ def write(
 
 
 def _about(given: str | None, log: Any, evidence: Evidence, curves: Curves) -> str:
-    """What the head of the page says of the rows and the curves: what was given, or else what is known."""
+    """The sentence about the rows and the curves at the top of the page: the given one, or else what is known."""
     if given is not None:
         return text("about", given, advice="or None for what is known")
     read = f" from {os.fspath(log)}" if isinstance(log, str | os.PathLike) else ""
     if evidence.in_sample or "data" not in curves.source:
         return f"Judged on rows{read}." if read else ""
-    return f"Judged on other rows{read} than those that the curves were fitted to."
+    return f"Judged on rows{read} that the curves were not fitted to."
 
 
 def write_audit(
@@ -117,7 +118,7 @@ def write_audit(
         path: The file to write; it is written completely or not at all.
         audit: What :func:`isolayer.audit` found.
         title: Heading of the page.
-        repair: The command that repairs it, to print at the end.
+        repair: The command that corrects what was found, to print at the end.
     """
     writable(path)
     instance("audit", audit, Audit, advice="make one with isolayer.audit")
@@ -160,7 +161,7 @@ def render(
     history: pa.Table | None = None,
     audit: Audit | None = None,
 ) -> str:
-    """The page as text; ``history`` is one of past checks, ``about`` a sentence for its head."""
+    """The page as text; ``history`` is a table of past checks, ``about`` a sentence for the top of the page."""
     title = "Calibration, before and after" if title is None else text("title", title, advice="or None for the usual")
     span = _span(evidence)
     readout = _readout(span)
@@ -204,7 +205,7 @@ def render(
 def _sections(
     evidence: Evidence, curves: Curves, bias: Bias | None, readout: list[float], left_out: int
 ) -> dict[str, str]:
-    """Sections in order, by the text of the links to them."""
+    """Sections in order; the keys are the texts of the links to them."""
     found = {
         "Figures": sections.figures_section(evidence),
         "What to do next": sections.advice_section(advise(evidence, bias, falling(curves))),
@@ -223,7 +224,7 @@ def _sections(
 
 
 def _charts(evidence: Evidence, bias: Bias | None) -> dict[str, Any]:
-    """Specifications of the charts by the id of their place on the page."""
+    """Specifications of the charts, by the id of the element that holds each."""
     parts = dict(zip((charts.BEFORE, charts.AFTER), evidence.reliability, strict=True))
     found = {
         "reliability": (charts.reliability_chart(parts, [COLOUR["raw"], COLOUR["accent"]]), 320),

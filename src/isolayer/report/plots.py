@@ -35,7 +35,7 @@ def plot_reliability(label: Any, prob: Any, weight: Any = None, *, bins: int = B
         label: Labels in [0, 1], ``[n]``.
         prob: Probabilities ``[n]``, or a mapping of names to such columns to compare.
         weight: Frequency weights, ``[n]``.
-        bins: Number of bins of equal mass.
+        bins: Number of bins of equal weight.
 
     >>> chart = plot_reliability([0, 1], {"old": [0.2, 0.6], "new": [0.1, 0.8]}, bins=2)
     >>> type(chart).__name__
@@ -155,7 +155,7 @@ def _chosen(curves: Curves, context: Mapping[str, Any] | None, most: int) -> tup
         for name, column in zip(present, columns, strict=True):
             same_length(f"context {name}", len(column), len(columns[0]))
         if not columns:
-            raise InputError(f"context: expected columns of {curves.contexts}, got {list(context)}; name them so")
+            raise InputError(f"context: expected columns of {curves.contexts}, got {list(context)}; use these names")
         names = [" · ".join(readables(row)) for row in zip(*columns, strict=True)]
         return curves.rows_of(context, len(names), depth=len(columns)), names
     start, end = curves.starts[-2:]

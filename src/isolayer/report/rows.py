@@ -34,7 +34,7 @@ class Rows:
     """Rows with their scores before and after, every column ``[n]``; rows of weight 0 are left out.
 
     Args:
-        logit: Raw score as a logit, clipped far out.
+        logit: Raw score as a logit, clipped to a wide range.
         calibrated: The same after its curve.
         label: What happened, in [0, 1].
         weight: Frequency weights.
@@ -199,7 +199,7 @@ def _kept(rows: Rows, keep: NDArray[np.bool_]) -> Rows:
 
 
 def _clustered(rows: Rows, name: str | None) -> Rows:
-    """The rows with the name of their clusters, or else with their days as clusters, if there are at least two."""
+    """The rows with their clusters named; without clusters, days are the clusters if there are at least two."""
     codes = rows.cluster
     if codes is None and rows.day is not None:
         codes = np.unique(rows.day, return_inverse=True)[1]
@@ -208,7 +208,7 @@ def _clustered(rows: Rows, name: str | None) -> Rows:
 
 
 def _were_fitted(curves: Curves, logit: Floats, label: Floats, context: dict[str, Any], weight: Floats) -> bool:
-    """Whether these are the rows that the curves remember to have been fitted to, by a digest of their sums."""
+    """Whether these are the rows that the curves were fitted to, by the digest of their sums that the curves store."""
     data = curves.source.get("data")
     if data is None or curves.source.get("rows") != len(logit):
         return False
@@ -218,7 +218,7 @@ def _were_fitted(curves: Curves, logit: Floats, label: Floats, context: dict[str
 
 
 def names_of(log: Any) -> list[str]:
-    """Columns of a log that was read; an error for what is no frame."""
+    """Columns of a log that was read; an error if it is not a frame."""
     names = column_names(log)
     if names is None:
         raise InputError(
@@ -228,7 +228,7 @@ def names_of(log: Any) -> list[str]:
 
 
 def _task_of(curves: Curves, label: str) -> str:
-    """The task that a label is, for a log without a column that says it."""
+    """The task of a label, for a log without a task column."""
     tasks = curves.keys[1][0].tolist()
     if label not in tasks:
         raise InputError(f"label: expected a task of the curves, {tasks}, got {label!r}; rename it or add column task")
@@ -242,7 +242,7 @@ def _listed(contexts: Sequence[str]) -> list[str]:
 
 
 def _read(log: Any, names: list[str]) -> Any:
-    """A frame as it is; of what an engine holds, the columns that are asked for and there."""
+    """A frame as it is; from a table in an engine, only those of the named columns that it has."""
     if not isinstance(log, str | Path) and type(log).__module__.split(".")[0] not in ("ibis", "duckdb", "_duckdb"):
         return log
     need("ibis")

@@ -62,10 +62,14 @@ def figures_section(evidence: Evidence) -> str:
 
 
 def _clusters(clusters: tuple[str, int] | None) -> str:
-    """What intervals assume."""
+    """A sentence on what the intervals assume."""
     if clusters is None:
-        return "Intervals assume independent rows; if users, queries or days share their ups and downs, they are wider."
-    return f"Intervals count {clusters[1]:,} clusters of {escape(readable(clusters[0]))}, whose rows vary together."
+        return (
+            "Intervals assume independent rows. If the rows of a user, a query or a day vary together, the true "
+            "intervals are wider."
+        )
+    name = escape(readable(clusters[0]))
+    return f"Intervals account for {clusters[1]:,} clusters by {name}: the rows of a cluster vary together."
 
 
 def _card(figure: Figure, evidence: Evidence) -> str:
@@ -93,7 +97,7 @@ def _group_card(before: Multicalibration, after: Multicalibration) -> str:
     return (
         f'<div class="card">{why("Worst group")}<h3>Worst group</h3><p class="after">{after.error:.4f}</p>'
         f'<p class="before">was {before.error:.4f}</p>{_two_bars(before.error, after.error)}'
-        f'<p class="note">{escape(seen)}; errors above {after.minimum_detectable_error:.4f} can be told from chance</p>'
+        f'<p class="note">{escape(seen)}; the smallest detectable error is {after.minimum_detectable_error:.4f}</p>'
         '<p class="note">largest calibration error over all values of all contexts (multicalibration error)</p></div>'
     )
 
@@ -147,14 +151,14 @@ def advice_section(advice: Sequence[Advice]) -> str:
 
 
 def reliability_section(evidence: Evidence) -> str:
-    """Reliability diagram and the spread of scores."""
+    """Reliability diagram and the distribution of the scores."""
     before, after = evidence.reliability
     per = evidence.weight / max(1, len(after.prob))
     words = f"Reliability diagram. Calibrated: {_gap_words(after)}. Raw: {_gap_words(before)}."
     body = (
         '<div class="pair">'
         + chart("reliability", words, f"Each point is about {per:,.0f} rows. Bands are 95% intervals of the rate.")
-        + chart("density", "Spread of raw and calibrated scores.", "How many rows have which score, before and after.")
+        + chart("density", "Distribution of raw and calibrated scores.", "How many rows have each score.")
         + "</div>"
     )
     rows = [
@@ -163,7 +167,7 @@ def reliability_section(evidence: Evidence) -> str:
         for prob, rate, lower, upper, weight in zip(*part, strict=True)
     ]
     table = data_table("Reliability by bin", ["score", "predicted", "observed", "from", "to", "rows"], rows)
-    lead = "Do events that are predicted at 5% happen 5% of the time? On the dashed line they do."
+    lead = "Do events with a predicted probability of 5% happen 5% of the time? On the dashed line they do."
     return section("reliability-part", "Reliability", lead, body + table)
 
 
@@ -203,9 +207,9 @@ def contexts_section(evidence: Evidence) -> str:
     body = (
         f'<div id="contexts"><div class="controls">{search}{choice if len(evidence.tables) > 1 else ""}</div>'
         '<div class="scroll" tabindex="0" role="region" aria-label="Observed over expected by context"><table>'
-        "<caption>Sorted by how far O/E after calibration is from 1 beyond chance: by its interval, widened for "
-        f"the {first.judged:,} contexts that are judged at once. Contexts with fewer than {LEAST_ROWS} rows are "
-        "not judged. Select a column to sort by it."
+        "<caption>Sorted by the distance from 1 of the interval of O/E after calibration. Intervals are adjusted for "
+        f"testing {first.judged:,} contexts. Contexts with fewer than {LEAST_ROWS} rows are not tested. Select a "
+        "column to sort by it."
         '<span class="wide-only"> The picture shows O/E from 0.5 to 2, before in grey.</span></caption>'
         f'<thead><tr>{head}<th scope="col" class="wide-only">0.5 – 1 – 2</th>'
         '<th scope="col"><span class="hidden">Curve</span></th></tr></thead>'
@@ -218,7 +222,7 @@ def contexts_section(evidence: Evidence) -> str:
 
 
 def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int, fields: Sequence[str] = ()) -> str:
-    """The curve explorer; the script draws its curves, which fields correct afterwards."""
+    """The curve explorer; the script draws its curves. If there are fields, they correct the curves afterwards."""
     search = (
         '<div class="controls"><div class="field wide"><label for="curve-search">Add a context</label>'
         '<input type="text" '
@@ -229,12 +233,10 @@ def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int
         else ""
     )
     head = "".join(f'<th scope="col">{_percent(1 / (1 + float(np.exp(-logit))))}</th>' for logit in readout)
-    rest = (
-        f" This page has the curves with the most data; {left_out:,} others are only in the file." if left_out else ""
-    )
+    rest = f" This page has the curves with the most data; the calibrator has {left_out:,} more." if left_out else ""
     caption = (
         "Lines map raw to calibrated probability, with 95% bands. Rings are rates observed in this log. The chart "
-        f"below shows where the rows were that each curve was fitted to.{rest}"
+        f"below shows the scores of the rows that each curve was fitted to.{rest}"
     )
     body = (
         f'<div id="explorer">{search}<ul class="chips" aria-label="Curves shown"></ul><p class="hidden" role="status">'
@@ -247,8 +249,8 @@ def explorer_section(evidence: Evidence, readout: Sequence[float], left_out: int
     lead = "What the calibrator does to a score, and how certain it is."
     if fields:
         lead = (
-            "What the curves do to a score, and how certain they are, before fields move each row from there: rings "
-            f"are what was observed over all values of {escape(joined(fields, ' and '))}."
+            "What the curves do to a score, and how certain they are, before the fields correct it. Rings are the "
+            f"rates observed over all values of {escape(joined(fields, ' and '))}."
         )
     return section("explorer-part", "Curves", lead, body)
 
@@ -290,7 +292,7 @@ def daily_section(daily: Daily) -> str:
 
 
 def bias_section(bias: Bias) -> str:
-    """What a debiased model learned of each task and value of the bias feature."""
+    """What a debiased model learned about each task and value of the bias feature."""
     feature, tasks = readable(bias.feature), readables(bias.tasks)
     plots = "".join(
         f"<div><h3>{escape(task)}</h3>{chart(f'bias-{place}', f'Learned curves of {task} by {feature}.')}</div>"
@@ -306,5 +308,8 @@ def bias_section(bias: Bias) -> str:
     table = data_table(
         f"Probability of each label relative to {feature} {readable(bias.values.tolist()[0])}", [feature, *tasks], rows
     )
-    lead = f"What is logged for an item of given relevance, by {escape(feature)}. These curves are not used in serving."
+    lead = (
+        f"Observed probability of each label for an item of given relevance, by {escape(feature)}. These curves are "
+        "not used in serving."
+    )
     return section("bias-part", "Learned bias", lead, f'<div class="pair">{plots}{relative}</div>{table}')

@@ -42,7 +42,7 @@ PALETTE = {
 }
 COLOUR = {name: light for name, (light, _) in PALETTE.items()}
 SERIES = [COLOUR["accent"], *(COLOUR[f"series{place}"] for place in range(2, 7))]
-RATIO_STEPS = [0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0]  # of O/E, where the colour of the heat map changes
+RATIO_STEPS = [0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0]  # values of O/E where the colour of the heat map changes
 RATIO_NAMES = ["accent", "low3", "low2", "low1", "even", "high1", "high2", "high3", "series2"]
 RATIO_COLOURS = [COLOUR[name] for name in RATIO_NAMES]
 FONT = "ui-sans-serif, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -53,7 +53,7 @@ _FINEST_TICKS = np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Logits of round probabilities between two logits, four or more where there are such.
+    """Logits of round probabilities between two logits, at least four if there are that many.
 
     >>> [round(1 / (1 + float(np.exp(-tick))), 3) for tick in ticks(-5.0, 0.1)]
     [0.01, 0.03, 0.1, 0.25, 0.5]
@@ -68,7 +68,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def prob_axis(title: str, low: float, high: float) -> Any:
-    """An axis of logits that reads in probabilities."""
+    """An axis of logits whose ticks are labelled as probabilities."""
     return alt.Axis(
         title=title, values=ticks(low, high), labelExpr="format(1 / (1 + exp(-datum.value)), '.3~p')", labelOverlap=True
     )
@@ -102,7 +102,7 @@ def series(colours: list[str]) -> Any:
 
 
 def by_place(field: str, channel: Any, title: str | None, **axis: Any) -> Any:
-    """An x or y channel of a field that holds places in a list of names; see :func:`named`."""
+    """An x or y channel of a field that holds indices into a list of names; see :func:`named`."""
     shown = alt.Axis(title=title, domain=False, ticks=False, labelExpr=f"{field}_names[datum.value]", **axis)
     return channel(f"{field}:O", sort="ascending", axis=shown)
 
@@ -110,7 +110,7 @@ def by_place(field: str, channel: Any, title: str | None, **axis: Any) -> Any:
 def named(chart: Any, **names: Sequence[str]) -> Any:
     """A chart with lists of names, as the parameters ``<field>_names``.
 
-    Fields of a chart hold the places of names and never the names. Vega compiles sort orders, domains and titles of
+    Fields of a chart hold indices of names and never the names. Vega compiles sort orders, domains and titles of
     tooltips into expressions and keys of objects, where a line separator or a name such as "constructor" breaks the
     whole chart. Parameters are plain data. For the same reason a name is never the whole title of an axis.
     """

@@ -4,7 +4,7 @@ audit      the question and its answer
 findings   the answer: segments, figures, verdict
 rows       rows of a log with the levels of their fields
 segments   which segments there are, and their sums
-search     the clearest segment, then what is left once it is corrected
+search     the clearest segment, then the clearest one once that is corrected, and so on
 testing    the test of one segment
 groups     the groups of the multicalibration error
 """

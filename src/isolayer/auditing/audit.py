@@ -117,7 +117,7 @@ def _read(
     others: tuple[Sequence[str], Sequence[str]],
     cluster: str | None,
 ) -> tuple[LabelledRows, int]:
-    """Rows with the columns of their fields and the cluster, and how many rows of the log can be used."""
+    """Rows with the columns of their fields and clusters, and how many rows of the log can be used."""
     from isolayer.tables.field_rows import field_columns, labelled_rows
     from isolayer.tables.histogram_query import ColumnSpec, histogram_of
 
@@ -125,7 +125,7 @@ def _read(
     spec = ColumnSpec((), **asked)
     usable_rows = int(histogram_of(log, spec, on_bad_rows=on_bad_rows)[0].rows)  # one scan, which finds the others too
     if not usable_rows:
-        raise InputError("log: expected at least one row that weighs something, got no rows; check what made it")
+        raise InputError("log: expected at least one row with a positive weight, got none; check how it was made")
     names = field_columns(log, spec, fields)
     present = field_columns(log, spec, "all")
     exclude, audit_only = (
@@ -136,19 +136,19 @@ def _read(
         raise InputError(f"cluster: expected a column of the log, got {cluster!r}; it has {list(present)}")
     names = tuple(dict.fromkeys([*(name for name in names if name not in {*exclude, cluster}), *audit_only]))
     if not names:
-        raise InputError("fields: expected at least one column to look at, got none; name some")
+        raise InputError("fields: expected at least one column to audit, got none; name some")
     return labelled_rows(log, spec, [*names, *([] if cluster is None else [cluster])])[0], usable_rows
 
 
 class _Telling:
-    """Discoveries as findings."""
+    """Turns discoveries of the search into findings."""
 
     def __init__(self, rows: AuditRows, audit_only: tuple[str, ...], level: float) -> None:
         self.rows, self.audit_only, self.level = rows, audit_only, level
         self.weight = float(rows.weight.sum())
 
     def finding(self, one: Discovery, *, off: bool) -> Finding:
-        """What is told of a discovery."""
+        """The finding that reports a discovery."""
         names = tuple(dict.fromkeys(self.rows.fields[place].column for place in one.segment.fields))
         told = self._told(one.segment.words(self.rows), one.tested, one.threshold)
         return replace(
@@ -161,7 +161,7 @@ class _Telling:
         )
 
     def overall(self, search: Search) -> Finding:
-        """All rows against the score as it is."""
+        """The finding about all rows, compared with the uncorrected score."""
         told = self._told("all rows", search.all_rows, OVERALL * self.level)
         return replace(told, p_value=min(1.0, search.all_rows.p_value / OVERALL), off=search.everywhere)
 

@@ -11,8 +11,8 @@ import numpy as np
 from isolayer.fitting.sentences import percents, sentence
 from isolayer.metrics.multicalibration import Multicalibration
 
-_MANY, _SHARE = 400.0, 0.1  # variance of a group's events from which its error is judged, and its share of the level
-_APART = 0.02  # relative difference of two rates above which both are told
+_MANY, _SHARE = 400.0, 0.1  # least variance of a group's events for its test, and the share of the level for it
+_APART = 0.02  # relative difference of two rates above which both are shown
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Audit:
     """What :func:`isolayer.audit` found.
 
     Args:
-        findings: Segments that are off beyond chance, in the order in which they explain what is left.
-        suspects: If nothing is off, the segments that come closest to it.
-        overall: All rows together, against the score as it is.
+        findings: Segments that are off beyond chance, in the order in which they were found and corrected.
+        suspects: If nothing is off, the segments that come closest to being off.
+        overall: All rows together, compared with the uncorrected score.
         multicalibration: The multicalibration error, its noise level and its p-value.
         rows: Rows that were read.
         total: Rows of the log that can be used; more than ``rows`` if these are a sample.
@@ -83,8 +83,8 @@ class Audit:
     >>> log["device"] = ["tv"] * 2000 + ["web"] * 2000
     >>> print(isolayer.audit(log, "prob", scale="prob"))
     device web: predicted 50%, observed 75%, 2,000 rows
-    off: 1 of 2 segments; correcting them saves 0.065 of log loss per row, of 0.6931
-    the multicalibration error is ...%; ...% could be told from chance
+    off: 1 of 2 segments; correcting what was found saves 0.065 of the log loss of 0.6931 per row
+    the multicalibration error is ...%; the smallest detectable error is ...%
     """
 
     findings: tuple[Finding, ...]
@@ -111,14 +111,14 @@ class Audit:
     def unlike_noise(self) -> bool:
         """Whether the multicalibration error is beyond chance.
 
-        Its p-value is that of a limit for many events and independent rows, so that nothing is said of clustered rows
-        and of groups with few events.
+        Its p-value is asymptotic: it holds for many events and independent rows. For clustered rows, and if the worst
+        group has few events, this is False.
         """
         return self.worst_has_events and self.multicalibration.p_value <= _SHARE * self.level
 
     @property
     def worst_has_events(self) -> bool:
-        """Whether rows are independent, and the worst group has the events that the limit needs."""
+        """Whether rows are independent and the worst group has enough events for the asymptotic p-value."""
         error = self.multicalibration
         worst = int(np.argmax(error.group_sigma))
         spread = error.group_error[worst] / max(error.group_sigma[worst], 1e-300) * error.weight[worst]
@@ -131,7 +131,7 @@ class Audit:
 
     @property
     def repair_fields(self) -> tuple[str, ...]:
-        """Fields to fit with, in the order of their findings; those that may only be audited are not among them."""
+        """Fields to fit with, in the order of their findings, without those that may only be audited."""
         named = [name for one in self.ranked for name in one.fields]
         return tuple(dict.fromkeys(name for name in named if name not in self.audit_only))
 
@@ -151,21 +151,22 @@ class Audit:
             found.append(f"off everywhere: {self.overall}")
         elif self.overall.off:
             found.append(
-                "off in shape: right on average, but too high or too low by score; one curve for all rows helps"
+                "off in shape: right on average, but too high for some scores and too low for others; one curve for "
+                "all rows corrects this"
             )
         if self.findings:
             more = "" if self.complete else " or more"
             found.append(
-                f"off: {len(self.findings)}{more} of {self.tests:,} segments; correcting them saves "
-                f"{self.loss_saved:.2g} of log loss per row, of {self.log_loss:.4f}"
+                f"off: {len(self.findings)}{more} of {self.tests:,} segments; correcting what was found saves "
+                f"{self.loss_saved:.2g} of the log loss of {self.log_loss:.4f} per row"
             )
         if self.unlike_noise:
             error, noise = percents(self.multicalibration.error, self.multicalibration.minimum_detectable_error)
-            found.append(f"the multicalibration error is {error}; {noise} could be told from chance")
+            found.append(f"the multicalibration error is {error}; the smallest detectable error is {noise}")
         return found
 
     def columns(self) -> dict[str, list[Any]]:
-        """Findings by evidence, or else suspects, as columns of a table."""
+        """Findings by evidence, or the suspects if there are none, as columns of a table."""
         return columns_of(self.ranked or self.suspects)
 
     def __str__(self) -> str:
@@ -183,5 +184,5 @@ def columns_of(findings: Sequence[Finding]) -> dict[str, list[Any]]:
 
 
 def ratio(top: float, bottom: float) -> float:
-    """A quotient, NaN where there is none."""
+    """A quotient; NaN if the denominator is 0."""
     return top / bottom if bottom > 0 else np.nan

@@ -1,8 +1,9 @@
 """The groups that the multicalibration error is taken over, as MCGrad defines them (Guy et al. 2025).
 
-Every field has at most three values: of a category the two most frequent ones and all others, of a number its thirds;
-missing is a further value of a number. Every combination of values of up to three fields is a group, up to about a
-thousand, those of few fields first, and all rows are one too. Groups of fewer than ten rows are left out.
+Every field is reduced to at most three values: a category to its two most frequent values and all others, a number to
+its thirds; a missing number is a further value. Every combination of values of up to three fields is a group, and so
+are all rows together. There are about a thousand groups at most; combinations of few fields come first. Groups of fewer
+than ten rows are left out.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _codes(one: Field, values: Column) -> Codes:
     if one.kind == "category":
         code = one.levels_of(values)
         order = np.argsort(-np.bincount(code, minlength=one.size), kind="stable")
-        own = one.size if one.size <= _VALUES else _VALUES - 1  # categories with a value of their own
+        own = one.size if one.size <= _VALUES else _VALUES - 1  # categories that keep a value of their own
         place = np.full(one.size, own)
         place[order[:own]] = np.arange(own)
         return place[code]

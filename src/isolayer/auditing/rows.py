@@ -20,7 +20,7 @@ Codes = NDArray[np.int64]
 Levels = NDArray[np.intp]
 Span = tuple[float, float]
 
-BINS = 64  # of a number: its ranges are made of these
+BINS = 64  # bins of a number, which its ranges are made of
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class AuditRows:
         rate: Share of the negatives that was kept when rows were sampled.
         fields: The fields.
         levels: Level of every field, one array per field.
-        spans: Least and greatest value of every field that is a number.
+        spans: Least and greatest value of each numeric field.
         cluster: Cluster of each row; None if rows are independent.
     """
 
@@ -74,13 +74,13 @@ class AuditRows:
 
     @property
     def shift(self) -> Floats:
-        """What sampling added to the logit of each row."""
+        """What the sampling of negatives added to the logit of each row."""
         return -np.log(self.rate)
 
 
 @dataclass(eq=False)
 class State:
-    """The corrected logit of each row as sampled, which every segment that is found moves."""
+    """The corrected logit of each row as sampled. Each segment that is found changes it."""
 
     logit: Floats
     expected: Floats
@@ -123,7 +123,7 @@ def usable(columns: Mapping[str, Column]) -> tuple[list[str], list[str]]:
 
 
 def codes_of(values: Any) -> Codes:
-    """Codes of the values of a column, missing being one; of times the day counts.
+    """Codes of the values of a column. Missing is a value of its own; times are reduced to their day.
 
     >>> codes_of(["b", None, "a", "b"]).tolist()
     [0, 1, 2, 0]

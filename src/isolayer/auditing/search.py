@@ -1,10 +1,10 @@
 """Find segments one after the other: the clearest first, then what is still unexplained once that one is corrected.
 
-One curve for all rows is such a step too, where the score is off everywhere. A segment is therefore reported only for
-what the steps before it do not explain, whether these contain it, lie within it or overlap with it. Tests are adjusted
-for all segments that could have been chosen: within singles, pairs and triples of fields, the k-th discovery among m
-segments is held to k / m of the family's share of the level (a step-down procedure, Gavrilov, Benjamini and Sarkar
-2009), so that the share of false discoveries is controlled.
+If the score is off everywhere, one curve for all rows is corrected as a step of its own. A segment is therefore
+reported only for what the steps before it do not explain, whether these contain it, lie within it or overlap it. Tests
+are adjusted for all segments that could have been chosen: within singles, pairs and triples of fields, the k-th
+discovery among m segments is tested at k / m of the family's share of the level (a step-down procedure, Gavrilov,
+Benjamini and Sarkar 2009), so that the share of false discoveries is controlled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from isolayer.grid import Grid, Spread
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-SHARES = (0.35, 0.3, 0.15)  # of the level: for single fields, pairs and triples
-OVERALL = 0.1  # for all rows together, and as much for the multicalibration error
+SHARES = (0.35, 0.3, 0.15)  # shares of the level for single fields, pairs and triples
+OVERALL = 0.1  # share of the level for all rows together; the multicalibration error has the same
 _TRIED, _TRIED_CLUSTERED = 8, 60  # candidates that are tested exactly at each step
 _ABOUT = 0.9  # share of the gain of the best segment that one curve for all rows must reach
-_LEAST_GAIN = 12.0  # nats of a curve for all rows: less is within what a curve with some freedom gains by chance
-_UNLIKE = 1e-3  # p-value below which two parts of a segment differ too much to be told as one
-_EXTENDED, _TRIPLES = 8, 100  # pairs that are extended by a field, and triples of fields in all
+_LEAST_GAIN = 12.0  # least gain of a curve for all rows, in nats; by chance a flexible curve can gain nearly as much
+_UNLIKE = 1e-3  # p-value below which two parts of a segment differ too much to be reported as one
+_EXTENDED, _TRIPLES = 8, 100  # how many pairs are extended by a third field, and how many triples there are at most
 
 
 class Discovery(NamedTuple):
@@ -41,10 +41,10 @@ class Discovery(NamedTuple):
 
     Args:
         segment: The segment.
-        tested: The test, against the score as corrected for the discoveries before.
+        tested: The test, against the score as corrected for the earlier discoveries.
         p_value: Adjusted for all segments of its family.
-        threshold: The level that its own p-value was held against, which is that of its interval too.
-        saved: Log loss that a correction saves on rows it was not fitted to, summed; 0 before it is asked for.
+        threshold: The level at which its unadjusted p-value was tested, which is also that of its interval.
+        saved: Log loss that a correction saves on rows it was not fitted to, summed; 0 until it is computed.
     """
 
     segment: Segment
@@ -56,7 +56,7 @@ class Discovery(NamedTuple):
 
 @dataclass(eq=False)
 class Family:
-    """Segments of so many fields.
+    """All segments with a given number of fields.
 
     Args:
         tables: Their tables.
@@ -75,11 +75,11 @@ class Family:
 
     @property
     def price(self) -> float:
-        """What an own p-value is multiplied with."""
+        """The factor that adjusts an unadjusted p-value."""
         return max(self.tests, 1) / (self.share * (self.found + 1))
 
     def clearest(self, most: int) -> list[tuple[float, Segment]]:
-        """The clearest segments, by the logarithm of their likelihood ratio; only tables that changed are asked."""
+        """The clearest segments, by the logarithm of their likelihood ratio; only changed tables are computed again."""
         for place, table in enumerate(self.tables):
             if place not in self.best:
                 self.best[place] = table.clearest(most)
@@ -92,13 +92,13 @@ class Search:
 
     Args:
         rows: The rows.
-        state: Their logits as corrected so far, and what is expected by them.
+        state: Their logits as corrected so far, and the events expected from these.
         families: The segments, by the number of their fields.
         clusters: Rows that vary together; None if rows are independent.
         level: How often a score that is right may be called off.
         all_rows: The test of all rows against the score as it is.
         bent: Whether one curve for all rows was corrected.
-        everywhere: Whether that came before every segment: the score is off by itself, and not for what segments did.
+        everywhere: Whether that was the first step: the score itself is off everywhere, not only after corrections.
         complete: Whether the search ended because nothing more was off.
     """
 
@@ -133,7 +133,7 @@ class Search:
         return sum(family.tests for family in self.families)
 
     def discoveries(self, most: int) -> list[Discovery]:
-        """Segments that are off beyond chance, in the order in which they explain what is left; ``most`` at most."""
+        """Segments that are off beyond chance, in the order in which they are found and corrected; at most ``most``."""
         found = list[Discovery]()
         for _ in range(2 * most):
             if len(found) == most:
@@ -151,7 +151,7 @@ class Search:
                 found.append(best)
                 family = self.families[len(best.segment.views) - 1]
                 family.found, family.adjusted = family.found + 1, best.p_value
-            else:  # what came after it moved it away again: it is corrected once more, and told once
+            else:  # later corrections moved this segment again: correct it once more, but report it once
                 found[again] = found[again]._replace(saved=found[again].saved + best.saved)
             self._move(best.tested.rows, best.tested.offset)
         return found
@@ -205,7 +205,7 @@ class Search:
         return Discovery(segment, tested, adjusted, self.level / family.price)
 
     def _simplest(self, one: Discovery) -> Discovery:
-        """The same with fewer fields, where that explains it as well: a combination is told only if it must be."""
+        """The same discovery with fewer fields, if these explain it as well."""
         for parent in one.segment.parents:
             wider = self._discovery(parent)
             if wider.p_value <= self.level and self._explained(one, wider):
@@ -213,7 +213,7 @@ class Search:
         return one
 
     def _explained(self, one: Discovery, wider: Discovery) -> bool:
-        """Whether a wider segment is as well corrected as a whole: neither this part of it nor the rest is off then."""
+        """Whether correcting a wider segment as a whole is enough: neither this part of it nor the rest is off then."""
         rest = np.setdiff1d(wider.tested.rows, one.tested.rows, assume_unique=True)
         if not len(rest):
             return True
@@ -229,7 +229,7 @@ class Search:
         return float(self.rows.weight[some] @ (log_losses(logit, label) - log_losses(logit + offset, label)))
 
     def _move(self, some: Codes, offset: float | Floats) -> None:
-        """Correct some rows, and all sums."""
+        """Correct some rows and update all sums."""
         before = self.state.expected[some], self.state.variance[some]
         self.state.move(some, offset)
         expected, variance = self.state.expected[some] - before[0], self.state.variance[some] - before[1]

@@ -1,4 +1,4 @@
-"""Segments: which ones an audit looks at, before it sees any label, and the sums of each.
+"""Segments: which ones an audit tests, chosen before it sees any label, and the sums of each.
 
 A *table* is a combination of one to three fields, each at some resolution, with sums by cell. Its segments are the
 cells and, along a number, every range of neighbouring bins. Which segments exist depends on the columns and the scores,
@@ -23,13 +23,13 @@ from isolayer.fitting.interactions import Candidate, View, cells_of, coarser
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-LEAST_VARIANCE = 3.0  # of the number of events of a segment: with less it can hardly ever be significant
-_WHOLE, _BINS = 24, 8  # a number with at most so many bins keeps them in a combination; others have so many
-_CATEGORIES = (300, 50)  # the most frequent categories that pairs and triples look at
-_CELLS = 200_000  # of a table
+LEAST_VARIANCE = 3.0  # least variance of the events of a segment; with less it can hardly ever be significant
+_WHOLE, _BINS = 24, 8  # in a combination, a number with up to 24 bins keeps them all; others get 8
+_CATEGORIES = (300, 50)  # how many of the most frequent categories are used in pairs and in triples
+_CELLS = 200_000  # most cells of a table
 _COUNTED = 20_000  # rows on which the tests of tables that are not built are counted
 _NONE: Floats = np.empty(0)
-_CLEAR = 2.5  # standard deviations below which a segment is not looked at more closely
+_CLEAR = 2.5  # segments that are off by fewer standard deviations are not tested exactly
 
 
 class Axis(NamedTuple):
@@ -46,7 +46,7 @@ class Axis(NamedTuple):
     last: Codes
 
     def summed(self, sums: Floats, at: int) -> Floats:
-        """Sums over every range along one dimension."""
+        """Sums over every range along dimension ``at``."""
         if len(self.first) == self.view.size and (self.first == self.last).all():
             return sums
         before = np.concatenate([np.zeros_like(sums.take([0], at)), np.cumsum(sums, at)], at)
@@ -62,17 +62,17 @@ class Segment(NamedTuple):
 
     @property
     def fields(self) -> tuple[int, ...]:
-        """Places of its fields."""
+        """Indices of its fields."""
         return tuple(view.field for view in self.views)
 
     @property
     def parents(self) -> list[Segment]:
-        """The segments that it lies in, with one field less each."""
+        """The segments that contain it, each with one field fewer."""
         places = range(len(self.views))
         return [self.only([i for i in places if i != gone]) for gone in places if len(self.views) > 1]
 
     def only(self, places: Sequence[int]) -> Segment:
-        """The segment by some of its fields."""
+        """The segment restricted to some of its fields."""
         return Segment(
             tuple(self.views[i] for i in places),
             tuple(self.first[i] for i in places),
@@ -80,7 +80,7 @@ class Segment(NamedTuple):
         )
 
     def rows(self, rows: AuditRows) -> Codes:
-        """Places of the rows that belong to it."""
+        """Indices of the rows that belong to it."""
         inside = np.ones(len(rows), bool)
         for view, first, last in zip(self.views, self.first, self.last, strict=True):
             level = view.of(rows.levels[view.field])
@@ -88,7 +88,7 @@ class Segment(NamedTuple):
         return np.flatnonzero(inside)
 
     def words(self, rows: AuditRows) -> str:
-        """The segment as people say it."""
+        """The segment in words, such as ``device tv and hour 22-23``."""
         parts = list[str]()
         for view, first, last in zip(self.views, self.first, self.last, strict=True):
             own = np.flatnonzero((view.level >= first) & (view.level <= last))
@@ -141,7 +141,7 @@ class Table:
         self.variance += self._summed(cell, variance)
 
     def clearest(self, most: int) -> list[tuple[float, Segment]]:
-        """Segments that are furthest off, and by how much: the logarithm of a likelihood ratio, about."""
+        """Segments that are furthest off, each with the approximate logarithm of its likelihood ratio."""
         excess, variance = (self._ranged(values).ravel() for values in (self.observed - self.expected, self.variance))
         clear = np.flatnonzero((variance >= LEAST_VARIANCE) & (excess**2 > _CLEAR**2 * variance))
         if not len(clear):
@@ -152,7 +152,7 @@ class Table:
         return [(float(depth[i]), self.segment(int(clear[i]))) for i in best]
 
     def segment(self, place: int) -> Segment:
-        """A segment by its place among all ranges."""
+        """A segment by its index among all combinations of ranges."""
         at = np.unravel_index(place, [len(axis.first) for axis in self.axes])
         ends = zip(self.axes, at, strict=True)
         first, last = zip(*((int(axis.first[i]), int(axis.last[i])) for axis, i in ends), strict=True)
@@ -178,7 +178,7 @@ class Table:
 
 
 def _depth(observed: Floats, expected: Floats, count: Floats, variance: Floats) -> Floats:
-    """Half the deviance of so many events, as trials of unequal probability vary less than equal ones."""
+    """Half the deviance of the number of events; trials of unequal probability vary less than equal ones."""
     observed = np.clip(observed, 0.0, count)
     other, unexpected = count - observed, np.maximum(count - expected, 1e-9)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -188,7 +188,7 @@ def _depth(observed: Floats, expected: Floats, count: Floats, variance: Floats) 
 
 
 def tables(rows: AuditRows, state: State, depth: int) -> list[list[Table]]:
-    """Tables of single fields and of pairs, by depth; those of triples are made where pairs are off."""
+    """Tables of single fields and of pairs, by depth; tables of triples are only built where pairs are off."""
     found = [[Table.of((_axis(one, _single(i, one)),), rows, state) for i, one in enumerate(rows.fields)]]
     if depth > 1:
         axes = axes_of(rows, 2)
@@ -199,8 +199,8 @@ def tables(rows: AuditRows, state: State, depth: int) -> list[list[Table]]:
 def triples(rows: AuditRows, state: State, pairs: Sequence[Table], most: int) -> tuple[list[Table], int]:
     """Tables of three fields that extend some pairs, and how many tests all triples of fields would need.
 
-    Which triples are built depends on the labels, so every one of them is paid for; the tests of those that are not
-    built are counted on a sample of the rows.
+    Which triples are built depends on the labels, so the adjustment of p-values must count the tests of all triples.
+    The tests of those that are not built are counted on a sample of the rows.
     """
     every = [triple for triple in combinations(axes_of(rows, 3), 3) if size_of(triple) <= _CELLS]
     asked = [{view.field for view in pair.views} for pair in pairs]
@@ -220,7 +220,7 @@ def _tests(axes: tuple[Axis, ...], rows: AuditRows, state: State, some: Codes) -
 
 
 def axes_of(rows: AuditRows, depth: int) -> list[Axis]:
-    """Every field as it is looked at in a combination of so many fields."""
+    """Every field at the resolution that it has in a combination of ``depth`` fields."""
     found = list[Axis]()
     for i, (one, level) in enumerate(zip(rows.fields, rows.levels, strict=True)):
         count = np.bincount(np.where(level < 0, one.size, level), rows.weight, one.size + 1)[: one.size].astype(
@@ -245,7 +245,7 @@ def _single(place: int, one: Field) -> View:
 
 
 def _frequent(place: int, one: Field, count: Floats, most: int) -> View:
-    """The most frequent categories, the others having no level."""
+    """A view of the most frequent categories; all other categories have no level."""
     if one.size <= most:
         return _single(place, one)
     kept = np.sort(np.argsort(-count, kind="stable")[:most])
@@ -255,7 +255,7 @@ def _frequent(place: int, one: Field, count: Floats, most: int) -> View:
 
 
 def _axis(one: Field, view: View) -> Axis:
-    """A view with its ranges: of a number all but the whole, and missing alone."""
+    """A view with its ranges: for a number, all ranges except the whole one, and missing values by themselves."""
     if one.kind == "category":
         place = np.arange(view.size)
         return Axis(view, place, place)

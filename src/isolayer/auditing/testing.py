@@ -1,4 +1,4 @@
-"""The test of one segment: are there as many events as expected? Exact for a handful of events, clusters counted."""
+"""The test of one segment: are there as many events as expected? It is exact for few events and allows for clusters."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from isolayer.metrics.tails import RatioTest, Statistic, Trials
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-_STEP = 0.02  # of the bins of logits, within which probabilities hardly differ
-_FARTHEST = 8.0  # that a segment is corrected, in logits: one without events would go to infinity
+_STEP = 0.02  # width of the bins of logits, within which probabilities hardly differ
+_FARTHEST = 8.0  # largest correction of a segment, in logits; without events it would be infinite
 FOLDS = 5
 
 
@@ -38,7 +38,7 @@ class Clustering:
 
     @classmethod
     def of(cls, rows: AuditRows, state: State) -> Clustering | None:
-        """As all rows together show it; None if rows are independent."""
+        """The clustering as estimated from all rows; None if rows are independent."""
         if rows.cluster is None:
             return None
         found = cls(rows.cluster, 0.0, count_of(rows.cluster))
@@ -46,7 +46,7 @@ class Clustering:
         return cls(rows.cluster, found._own_variance(rows, state, everything), found.count)
 
     def effect(self, rows: AuditRows, state: State, some: Codes) -> float:
-        """By how much clusters widen the variance of the events of some rows, at least 1."""
+        """Design effect: the factor, at least 1, by which clusters increase the variance of the events of some rows."""
         variance = max(self.variance, self._own_variance(rows, state, some))
         return 1 + variance * self._squares(state, some) / max(float(state.variance[some].sum()), 1e-300)
 
@@ -66,11 +66,11 @@ class Judged:
     """The test of some rows.
 
     Args:
-        rows: Places of the rows.
-        statistic: Number of events, as the rows were sampled.
-        traffic: The same trials in real traffic.
+        rows: Indices of the rows.
+        statistic: The number of events among the rows as sampled, with its distribution.
+        traffic: The same trials in terms of real traffic.
         predicted: Weight of the events that the score predicts, in real traffic.
-        effect: By how much clusters widen the variance.
+        effect: Factor by which clusters increase the variance.
     """
 
     rows: Codes
@@ -97,7 +97,7 @@ class Judged:
 
     @cached_property
     def p_value(self) -> float:
-        """Probability of so many or so few events if the corrected score is right."""
+        """Probability of a number of events at least this far from expected if the corrected score is right."""
         return float(self.statistic.p_value(np.zeros(1))[0])
 
     @property
@@ -124,7 +124,7 @@ class Judged:
 
     @property
     def offset(self) -> float:
-        """The correction of the logit under which as many events are expected as there were."""
+        """The correction of the logit that makes the expected number of events equal to the observed one."""
         return float(np.clip(self.statistic.estimate[0], -_FARTHEST, _FARTHEST))
 
     def interval(self, threshold: float) -> tuple[float, float]:
@@ -136,7 +136,8 @@ class Judged:
 def saved(rows: AuditRows, state: State, some: Codes, clusters: Clustering | None) -> float:
     """Log loss that a correction of some rows saves, summed over rows that it was not fitted to.
 
-    Rows, or clusters of them, are dealt to five folds; the rows of each are corrected by what the others say.
+    Rows, or clusters of them, are divided into five folds; the rows of each fold are corrected by an offset that is
+    fitted to the others.
     """
     logit, label, weight = state.logit[some], rows.label[some], rows.weight[some]
     unit = some if clusters is None else clusters.cluster[some]
@@ -151,7 +152,7 @@ def saved(rows: AuditRows, state: State, some: Codes, clusters: Clustering | Non
 
 
 def _shrunk_offset(logit: Floats, label: Floats, weight: Floats) -> float:
-    """The offset of most posterior density under a standard normal prior, by Newton's method."""
+    """The offset with the largest posterior density under a standard normal prior, by Newton's method."""
     offset = 0.0
     for _ in range(20):
         prob = prob_of(logit + offset)

@@ -1,10 +1,10 @@
-"""Does a calibrator still hold on a new log? Statistics of verdicts, nothing is refitted.
+"""Does a calibrator still hold on a new log? The statistics behind the verdicts; nothing is refitted.
 
 checking     the question and its answer
 groups       the rows of a log, by context and by each depth of the hierarchy
 judging      the tests of one depth: number of events, slope
-uncertainty  how uncertain fitted curves are, alone and over the hierarchy
-term_errors  what the terms of fields add to that
+uncertainty  how uncertain fitted curves are, one by one and summed over the hierarchy
+term_errors  the uncertainty that the corrections of fields add
 release      is a new calibrator better on a log
 """
 

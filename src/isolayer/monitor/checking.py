@@ -1,7 +1,7 @@
-"""Does a calibrator hold on a new log? Sums in, a verdict with intervals out; nothing is refitted.
+"""Does a calibrator hold on a new log? From the sums of the log to a verdict with intervals; nothing is refitted.
 
-All rows together are tested, the groups of each depth of the hierarchy, and each context: for the number of events
-(observed over expected) and for the shape of the curve (its slope). Tail probabilities are in
+The tests are about all rows together, the groups of each depth of the hierarchy, and each context. Each is tested for
+the number of events (observed over expected) and for the shape of the curve (its slope). Tail probabilities are in
 :mod:`isolayer.metrics.tails`, the calibrator's own uncertainty in :mod:`isolayer.monitor.uncertainty`, clusters in
 :mod:`isolayer.metrics.clusters`, decisions in :mod:`isolayer.metrics.families`.
 """
@@ -47,9 +47,9 @@ class Check:
         weight: Weight of the rows.
         ratio: Observed over expected; above 1 the calibrator predicts too little.
         p_value: Probability of a ratio this far from 1 if the calibrator is right, taking its uncertainty into account,
-            adjusted for all tests of the verdict: significant if at most ``level``. NaN for new contexts.
+            adjusted for all tests of the verdict: it is significant if at most ``level``. NaN for new contexts.
         slope: Slope of the labels' logit over the calibrated one; below 1 predictions are too extreme. NaN if untested.
-        slope_p_value: The same for a slope other than 1.
+        slope_p_value: The same for the distance of the slope from 1.
         new: Whether the context was not in the fit.
         level: How often a calibrator that holds may be called drifted.
         tolerance: Relative error that is too small to matter.
@@ -73,7 +73,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing drifted, and some context is known.
+        """Whether nothing drifted, and at least one context was in the fit.
 
         >>> from isolayer.grid import Grid
         >>> log = Histogram.from_arrays([0.0] * 1000, [0, 1] * 500)
@@ -84,12 +84,12 @@ class Check:
 
     @cached_property
     def moved(self) -> NDArray[np.bool_]:
-        """Whether the number of events of each entry drifted: significantly, and by more than the tolerance."""
+        """Whether the number of events of each entry is off significantly, and by more than the tolerance."""
         return self._beyond(self.p_value, self.ratio)
 
     @cached_property
     def bent(self) -> NDArray[np.bool_]:
-        """Whether the slope of each entry drifted: significantly, and by more than the tolerance."""
+        """Whether the slope of each entry is off significantly, and by more than the tolerance."""
         return self._beyond(self.slope_p_value, self.slope)
 
     @property
@@ -99,7 +99,7 @@ class Check:
 
     @cached_property
     def status(self) -> NDArray[Any]:
-        """One word per entry: holds, level, slope (what drifted), or new."""
+        """One word per entry: ``holds``; ``level`` or ``slope`` for what drifted; or ``new``."""
         return np.where(self.new, "new", np.where(self.moved, "level", np.where(self.bent, "slope", "holds")))
 
     @cached_property
@@ -141,8 +141,8 @@ def check(
     """Test whether a calibrator still holds, given the sums of a new log.
 
     A group of rows has drifted when its observed over expected, or the slope of its labels over its predictions, is
-    further from 1 than ``tolerance`` and than chance allows. Chance is the sampling of labels, exact for a handful of
-    events, and the calibrator's own uncertainty. P-values are adjusted for the number of tests.
+    further from 1 than ``tolerance`` and than chance allows. Chance includes the sampling of the labels, computed
+    exactly for few events, and the calibrator's own uncertainty. P-values are adjusted for the number of tests.
 
     Args:
         curves: The calibrator in service.

@@ -1,4 +1,4 @@
-"""The rows of a log as the tests of a check read them: cells by context, grouped by each depth of the hierarchy."""
+"""The rows of a log as a check tests them: cells sorted by context, grouped at each depth of the hierarchy."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LogRows:
         leaf: The curve that serves each context.
         group: Context of each cell, shape ``[cells]``.
         raw: Raw logit.
-        logit: Calibrated logit of the rows as they were sampled: of real traffic, minus the logarithm of the share of
+        logit: Calibrated logit of the rows as sampled: that of real traffic, minus the logarithm of the share of
             negatives that was kept.
         weight: Sum of weights.
-        squares: Sum of squared weights; of counts, the weights themselves.
+        squares: Sum of squared weights; for counts, the weights themselves.
         positive: Weight of the positives.
-        traffic: Weight of the rows that these stand for: every negative weighs 1 / rate.
+        traffic: Weight of the rows of real traffic that these represent: every negative weighs 1 / rate.
         shift: Calibrated logit of real traffic minus ``logit``.
         cluster: Cluster of each cell.
     """
@@ -86,7 +86,7 @@ class Grouping(NamedTuple):
         row: Curve of each group.
         first: A context of each group, from which its keys are read.
         new: Whether the group is a new context.
-        used: Whether a context counts in the groups of this depth: all but new ones, except as contexts.
+        used: Whether a context counts in the groups of this depth. New contexts only count at the last depth.
     """
 
     of: Codes
@@ -110,7 +110,7 @@ def _contexts(rows: LogRows, known: NDArray[np.bool_]) -> Grouping:
 
 
 def _above(curves: Curves, rows: LogRows, known: NDArray[np.bool_], depth: int) -> Grouping:
-    """The groups of a depth above the contexts that have a known context."""
+    """The groups of a depth above the contexts, as far as they contain a context that was in the fit."""
     starts = np.zeros(rows.groups, bool)
     for key in rows.keys[:depth]:
         starts[1:] |= key[1:] != key[:-1]
@@ -162,7 +162,7 @@ def errors_by_depth(curves: Curves, rows: LogRows, groupings: list[Grouping]) ->
 
 
 def _within(curves: Curves, rows: LogRows, grouping: Grouping, pull: Floats) -> tuple[Placed, Floats]:
-    """The cells of the groups of a depth, placed on the grid in the order of the groups, and their pull."""
+    """The cells of the groups of a depth, placed on the grid in the order of the groups, and the pull of each."""
     cells = np.flatnonzero(grouping.used[rows.group])
     group = grouping.of[rows.group[cells]]
     return Placed.of(curves, rows.raw[cells], group), pull[cells]

@@ -20,8 +20,8 @@ from isolayer.monitor.uncertainty import Errors, ratio, total
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-LEAST_EVENTS = 10.0  # events, and rows without one, below which the slope of a group is not tested
-LEAST_SPREAD = 1e-3  # standard deviation of its predicted logits below which it is not tested either
+LEAST_EVENTS = 10.0  # with fewer events, or fewer rows without one, the slope of a group is not tested
+LEAST_SPREAD = 1e-3  # nor is it tested if its predicted logits have a smaller standard deviation
 
 
 def judge(
@@ -97,7 +97,7 @@ class _Part:
 
     @cached_property
     def sampling(self) -> Floats:
-        """Variance of the events of a cell, were rows independent."""
+        """Variance of the events of a cell if rows are independent."""
         return np.asarray(self.squares * self.prob * (1 - self.prob))
 
     @cached_property
@@ -128,7 +128,7 @@ class _Part:
 
 
 def _rarer(part: _Part) -> Floats:
-    """Events that each group expects, or rows without one, whichever is less."""
+    """Expected events of each group, or expected rows without an event if those are fewer."""
     expected = part.trials.mean(np.zeros(part.groups))
     return np.asarray(np.minimum(expected, part.trials.total(part.trials.count) - expected))
 
@@ -138,7 +138,7 @@ def _freedom(fine: _Part | None) -> float:
 
 
 def _design_effect(part: _Part, fine: _Part | None) -> Floats:
-    """By how much clusters widen the variance of the events of each group."""
+    """Factor by which clusters increase the variance of the events of each group."""
     if fine is None:
         return np.ones(part.groups)
     excess = fine.positive - fine.weight * fine.prob
@@ -146,7 +146,7 @@ def _design_effect(part: _Part, fine: _Part | None) -> Floats:
 
 
 def _slopes(part: _Part, fine: _Part | None, error: Errors, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Slope of the labels over the predictions of each group, at the level of its labels, and its p-value."""
+    """Slope of the labels over the predictions of each group, with a free intercept, and its p-value."""
     slope, p_value = np.full(part.groups, np.nan), np.full(part.groups, np.nan)
     most, mean = part.trials.total(part.trials.count), ratio(part.total(part.pull * part.logit), part.force)
     varied = part.total(part.pull * (part.logit - mean[part.group]) ** 2) > LEAST_SPREAD**2 * part.force
@@ -173,7 +173,7 @@ def _slope_test(part: _Part, fine: _Part | None, variance: Floats) -> tuple[Floa
 
 
 def _slope_effect(fine: _Part, level: Floats, middle: Floats) -> Floats:
-    """By how much clusters widen the variance of the slope of each group."""
+    """Factor by which clusters increase the variance of the slope of each group."""
     prob, lean = prob_of(fine.logit + level[fine.group]), fine.logit - middle[fine.group]
     leverage = fine.weight * prob * (1 - prob) * lean**2
     excess = (fine.positive - fine.weight * prob) * lean

@@ -19,7 +19,7 @@ from isolayer.metrics.sums import logit_loss
 
 Floats = NDArray[np.float64]
 
-_ROUNDING = 1e-9  # of a log loss: two fits of the same rows read in another order differ by less
+_ROUNDING = 1e-9  # least difference of log loss that counts; fits of the same rows in another order differ by less
 
 
 class Difference(NamedTuple):
@@ -49,7 +49,7 @@ class Release(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether the new calibrator is better or worse by log loss, beyond chance, or neither."""
+        """``better`` or ``worse`` if the log loss of the new calibrator differs beyond chance."""
         if self.log_loss.upper < -_ROUNDING:
             return "better"
         return "worse" if self.log_loss.lower > _ROUNDING else "no clear difference"
@@ -77,7 +77,7 @@ def compare_on_log(
     cells = histogram if isinstance(histogram, PairedLog) else _paired(old, new, histogram, clustered)
     if not len(cells.weight):
         raise InputError("histogram: expected at least one row, got none; check the log")
-    # Every cell stands for its events and its rows without one, of weight [2, cells].
+    # Every cell represents its events and its rows without one; weights are [2, cells].
     weight = np.concatenate(cells.traffic)
     label = np.repeat([1.0, 0.0], len(cells.weight))
     clusters = count_of(cells.fold) if clustered else None

@@ -1,11 +1,12 @@
-r"""How uncertain the terms of fields make the level and the slope of the groups of a log.
+r"""The uncertainty that the terms of fields add to the mean logit and the slope of the groups of a log.
 
-A group whose rows have fields in the proportions of the fit gains nothing in uncertainty: what all levels of a term
-share is part of the base curve, whose error is counted in :mod:`isolayer.monitor.uncertainty`. A group that lies
-elsewhere repeats the errors of its levels. With the force :math:`f_c` of its rows on the level c of a term, the
-level's posterior covariance :math:`C_c` and its share :math:`s_c` of the rows of the fit, the expected events of the
-group have the variance :math:`\sum_c (f_c - s_c F)' C_c (f_c - s_c F)` with :math:`F = \sum_c f_c`. Terms err
-independently of each other. Neighbouring levels of a number err together within a degree of freedom of the term.
+If the values of the fields are distributed in a group as they were in the fit, terms add no uncertainty: the common
+part of all values is in the base curve, whose error is counted in :mod:`isolayer.monitor.uncertainty`. A group with
+another distribution has the errors of the values that it has more or less of. Let :math:`f_c` be the change of the
+group's expected events with the correction of the value c of a term, :math:`C_c` the posterior covariance of that
+correction, and :math:`s_c` the share of the value in the rows of the fit. Then the expected events of the group have
+the variance :math:`\sum_c (f_c - s_c F)' C_c (f_c - s_c F)` with :math:`F = \sum_c f_c`. The errors of different terms
+are independent. Neighbouring bins of a number share one error within each degree of freedom of the term.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class TermErrors(NamedTuple):
     Args:
         level: Variance of the mean logit of the group.
         slope: Variance of the slope of the labels over the predictions.
-        widened: By how much fields widen the spread of the predictions: its square over that of the base curve alone.
-        flattened: Square of the change of the expected events with the level, over that of the base curve alone.
+        widened: Variance of the predicted logits with fields, divided by that of the base curve alone.
+        flattened: Square of the change of the expected events with the mean logit, divided by that of the base curve.
     """
 
     level: Floats
@@ -71,7 +72,7 @@ class _Errors:
     """The errors of one term.
 
     Args:
-        of_row: Which of them each row has, shape ``[n]``; the last has none.
+        of_row: Index of the error of each row, shape ``[n]``; the last index means no error.
         covariance: Covariance of offset and tilt, shape ``[m + 1, 2, 2]``.
         share: Share of the rows of the fit, shape ``[m + 1]``.
     """
@@ -117,7 +118,7 @@ class _Read:
         return cls(base - shift, logit, pull, base_pull, terms.place(base), errors)
 
     def errors(self, group: Codes, groups: int) -> TermErrors:
-        """The errors of groups; rows of group -1 are in none."""
+        """The errors of groups; rows of group -1 belong to none."""
         inside = np.flatnonzero(group >= 0)
         group, pull, place = group[inside], self.pull[inside], self.place[inside]
         force = total(group, pull, groups)
@@ -135,7 +136,7 @@ class _Read:
 
 
 def _lean(logit: Floats, pull: Floats, group: Codes, groups: int, force: Floats) -> tuple[Floats, Floats]:
-    """How far each logit is from the mean of its group, and the weighted squares of that by group."""
+    """Distance of each logit from the mean of its group, and the weighted sum of squares by group."""
     lean = logit - ratio(total(group, pull * logit, groups), force)[group]
     return lean, total(group, pull * lean**2, groups)
 
@@ -150,12 +151,12 @@ def _groups(curves: Curves, rows: LabelledRows, grouping: Grouping, depth: int) 
 
 
 def _of_context(curves: Curves, terms: Terms, term: Term) -> bool:
-    """Whether a term is that of a context alone: it corrects the context's curve, whose error is counted already."""
+    """Whether a term is about a context column alone: it corrects the context's curve, whose error is already in."""
     return len(term.views) == 1 and terms.fields[term.fields[0]].column in curves.contexts
 
 
 def _errors(terms: Terms, term: Term, row: Codes) -> _Errors:
-    """The errors of a term, neighbouring levels of a number taken together within a degree of freedom."""
+    """The errors of a term; neighbouring bins of a number share one error within each degree of freedom."""
     information, spread = term.information, terms.spread(term)
     alike = _alike(terms, term, information * term.covariance[:, 0, 0])
     size = int(alike[-1]) + 1 if len(alike) else 0
@@ -171,7 +172,7 @@ def _errors(terms: Terms, term: Term, row: Codes) -> _Errors:
 
 
 def _alike(terms: Terms, term: Term, freedom: Floats) -> Codes:
-    """Which levels of a term err together, as ascending codes, shape ``[m]``."""
+    """Which values of a term share an error, as ascending codes, shape ``[m]``."""
     one = terms.fields[term.views[0].field]
     if len(term.views) > 1 or one.kind != "number":
         return np.arange(len(freedom), dtype=np.int64)

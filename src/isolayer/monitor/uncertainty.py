@@ -1,10 +1,11 @@
-r"""How uncertain the level and the slope of fitted curves are, alone and summed over the contexts of a hierarchy.
+r"""The uncertainty of the level (mean logit) and the slope of fitted curves, one by one and summed over a hierarchy.
 
-Only what every :class:`~isolayer.curves.curves.Curves` states is used: the pointwise variance and the weight of the
-rows around each knot. With the information :math:`I = \text{weight} \cdot p(1-p)` at the knots, a curve has
-:math:`\sum I\,\text{variance}` effective degrees of freedom. The first of them is its level, whose variance is then
-:math:`1 / \sum I`, the second its slope; the others oscillate, and matter only where rows now lie elsewhere than in
-the fit. Contexts err independently given their parent, and share the parent's error as far as they were drawn to it.
+It is computed from what every :class:`~isolayer.curves.curves.Curves` stores: the pointwise variance and the weight of
+the rows around each knot. With the information :math:`I = \text{weight} \cdot p(1-p)` at the knots, a curve has
+:math:`\sum I\,\text{variance}` effective degrees of freedom. The first of them is its level, which has the variance
+:math:`1 / \sum I`; the second is its slope. The others oscillate along the curve, and matter only if the scores of the
+new rows are distributed differently from those of the fit. Given the error of their parent, the errors of contexts are
+independent; a context shares the parent's error as far as it was shrunk towards the parent.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from isolayer.curves.evaluation import prob_of
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-_CHUNK = 2048  # groups whose knots are held at once
+_CHUNK = 2048  # groups whose knots are kept in memory at the same time
 
 
 class Placed(NamedTuple):
-    """Bins on a grid, shape ``[bins]`` each: their group, the knot to the left, and how far beyond it, in [0, 1]."""
+    """Bins on a grid, shape ``[bins]`` each: group, left knot, and fraction of the way to the next knot, in [0, 1]."""
 
     group: Codes
     left: Codes
@@ -39,7 +40,7 @@ class Placed(NamedTuple):
         return cls(group, left, place - left)
 
     def spread(self, values: Floats, first: int, last: int, knots: int) -> Floats:
-        """Values of the bins of groups ``first .. last - 1`` shared out to their two knots, ``[groups, knots]``."""
+        """Values of the bins of groups ``first .. last - 1``, divided between their two knots, ``[groups, knots]``."""
         a, b = np.searchsorted(self.group, [first, last])
         cell = (self.group[a:b] - first) * knots + self.left[a:b]
         size, high = (last - first) * knots, values[a:b] * self.fraction[a:b]
@@ -51,9 +52,9 @@ class Errors(NamedTuple):
     """Variances of the error of each group's curve, shape ``[groups]`` each.
 
     Args:
-        level: Of its level, averaged over the rows of the group.
-        slope: Of its slope, relative to 1.
-        information: What the rows of the fit say of the level, the inverse of a variance; 0 without rows.
+        level: Variance of its level, averaged over the rows of the group.
+        slope: Variance of its slope, relative to 1.
+        information: Information of the fitted rows about the level, the inverse of a variance; 0 without rows.
     """
 
     level: Floats
@@ -68,7 +69,7 @@ def errors_of(curves: Curves, row: Codes, placed: Placed, pull: Floats) -> Error
         curves: The curves.
         row: Curve of each group, shape ``[groups]``.
         placed: Where the rows of the groups are.
-        pull: By how much each bin's expected events change with its logit: weight times p (1 - p), shape ``[bins]``.
+        pull: Change of each bin's expected events with its logit, weight times p (1 - p), shape ``[bins]``.
     """
     parts = [_errors(curves, row, placed, pull, first) for first in range(0, len(row), _CHUNK)]
     return Errors(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -83,7 +84,7 @@ def _errors(curves: Curves, row: Codes, placed: Placed, pull: Floats, first: int
     information = curves.knot_weight[rows] * prob * (1 - prob)
     known = information.sum(1)
     freedom = (information * variance).sum(1)
-    # Share of its own information that the level follows: all of it in the global curve, which has no parent.
+    # How far the level follows its own rows rather than its parent: entirely for the global curve, without a parent.
     level = np.where(rows == 0, 1.0, np.minimum(freedom, 1.0))
     slope = np.minimum(1.0, np.maximum(freedom - level, freedom / 2))
     middle = ratio((information * values).sum(1), known)
@@ -99,15 +100,15 @@ def _errors(curves: Curves, row: Codes, placed: Placed, pull: Floats, first: int
 
 
 def _sampling(curves: Curves) -> float:
-    """Logarithm of the share of negatives that the fit had, if it was one number: its rows had higher rates."""
+    """Logarithm of the share of negatives that was kept in the fit, if it was one number; sampling raised the rates."""
     rate = curves.source.get("negative_rate")
     return float(np.log(rate)) if isinstance(rate, float | int) else 0.0
 
 
 def _oscillation(rest: Floats, information: Floats, variance: Floats) -> Floats:
-    r"""Variance of :math:`\sum \text{rest}\,e` for errors e that forget each other within a degree of freedom.
+    r"""Variance of :math:`\sum \text{rest}\,e` for errors e that are nearly independent one degree of freedom apart.
 
-    Their correlation is :math:`e^{-2 d}` at a distance of d degrees of freedom; two recursions over the knots.
+    Their correlation is :math:`e^{-2 d}` at a distance of d degrees of freedom. Two recursions over the knots give it.
     """
     scaled, step = rest * np.sqrt(variance), information * variance
     keep = np.exp(-(step[:, 1:] + step[:, :-1]))
@@ -122,8 +123,8 @@ class Shares(NamedTuple):
     """What the error of a context is made of, shape ``[contexts]`` each.
 
     Args:
-        own: Variance of its level that is its own, given its parent's error.
-        parent: How much of its parent's error it repeats, in [0, 1].
+        own: Variance of its level given its parent's error.
+        parent: Share of its parent's error that it inherits, in [0, 1].
     """
 
     own: Floats
@@ -131,11 +132,11 @@ class Shares(NamedTuple):
 
 
 def shares_of(child: Errors, parent_level: Floats) -> Shares:
-    r"""Split the variance T of a level into its own part and what it shares with its parent, of variance U.
+    r"""Split the variance T of a level into its own part and the part inherited from its parent, whose variance is U.
 
-    A level known by information I and drawn to its parent with precision :math:`\lambda` has own variance
-    :math:`1 / (I + \lambda)` and repeats :math:`x = \lambda / (I + \lambda)` of its parent's error, so that
-    :math:`T = (1 - x) / I + x^2 U`, which is solved for x.
+    A level with information I from its own rows, shrunk towards its parent with precision :math:`\lambda`, has the own
+    variance :math:`1 / (I + \lambda)` and inherits the share :math:`x = \lambda / (I + \lambda)` of its parent's error.
+    So :math:`T = (1 - x) / I + x^2 U`, which is solved for x.
     """
     a, b = child.information * parent_level, child.information * child.level
     root = np.sqrt(np.maximum(1 - 4 * a + 4 * a * b, 0.0))
@@ -149,12 +150,12 @@ def shares_of(child: Errors, parent_level: Floats) -> Shares:
 
 
 class Level(NamedTuple):
-    """The error of the expected events of the groups of a depth, as it adds up towards the root.
+    """The error of the expected events of the groups of a depth, as it is summed up towards the root.
 
     Args:
         force: Change of the expected events with the level, shape ``[groups]``.
         own: Variance of the expected events given the error of the groups' own curve.
-        repeated: How much of that curve's error, times the force, they repeat.
+        repeated: How much of that curve's error they inherit, times the force.
     """
 
     force: Floats
@@ -164,14 +165,14 @@ class Level(NamedTuple):
     def variance(self, level: Floats) -> Floats:
         """Variance of the expected events, where ``level`` is that of the curve of each group.
 
-        A parent is fitted to the rows of its children, so their errors are correlated with its own. Counted as here,
-        children in the proportions of the fit are together as certain as their parent: the fit keeps its total.
+        A parent is fitted to the rows of its children, so their errors are correlated with its own. With this formula,
+        children that have the proportions of the fit are together exactly as uncertain as their parent.
         """
         return np.asarray(self.own + self.force * self.repeated * level)
 
 
 def summed(children: Level, shares: Shares, parent: Codes, groups: int) -> Level:
-    """The same for the groups above: errors of their own add up, what is repeated of the parent's curve too."""
+    """The same for the parents: sums of the children's own errors and of what they inherit from the parent's curve."""
     force = total(parent, children.force, groups)
     own = total(parent, children.own + children.force * children.repeated * shares.own, groups)
     repeated = np.sqrt(np.maximum(children.force * children.repeated, 0.0)) * shares.parent
@@ -179,7 +180,7 @@ def summed(children: Level, shares: Shares, parent: Codes, groups: int) -> Level
 
 
 def ratio(top: Floats, bottom: Floats) -> Floats:
-    """Elementwise ratio, 0 where the denominator is.
+    """Elementwise ratio; 0 where the denominator is 0.
 
     >>> ratio(np.array([1.0, 1.0]), np.array([2.0, 0.0])).tolist()
     [0.5, 0.0]

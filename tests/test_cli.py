@@ -332,7 +332,7 @@ def test_check_says_what_holds_does_not_mean(folder):
     run("fit", "few.parquet")
     told = run("check", "right.parquet", "--tolerance", "10").stderr
     assert "the calibrator holds" in told
-    assert "the raw score has the lower log loss on these rows" in told
+    assert "the raw score has a lower log loss on these rows" in told
     run("fit", "right.parquet")
     assert "raw score" not in run("check", "right.parquet").stderr
 
@@ -526,7 +526,7 @@ def test_simulate_diagnose_and_train(folder):
     assert wider["figures"]["clusters"] == 600
     assert wider["figures"]["effect_upper"][-1] >= found["effect_upper"][-1]
     told = run("diagnose", "log.parquet", "--label", "click", "--cluster", "session")
-    assert "intervals count clusters by --cluster session" in told.stderr
+    assert "intervals account for the clusters of --cluster session" in told.stderr
     assert "intervals assume independent rows" in run("diagnose", "log.parquet", "--label", "click").stderr
     days = pq.read_table("log.parquet")
     stamps = np.datetime64("2026-01-01T00:00:00") + 3600 * (days["session"].to_numpy() % 240).astype("m8[s]")
@@ -576,7 +576,7 @@ def test_each_command_says_the_next_from_a_simulated_log_to_a_report(folder):
         (["check", "garbage.parquet", "--curves", "fitted.parquet"], "Invalid Input Error: File "),
         (
             ["check", "day1.parquet", "--curves", "garbage.parquet"],
-            "file: expected a sound file, got 'garbage.parquet'",
+            "file: expected an intact file, got 'garbage.parquet'",
         ),
         (["train", "garbage.parquet", "--features", "x"], "Parquet magic bytes not found in footer"),
         (["apply", "day1.parquet", "--curves", "fitted.parquet", "--out", "no/x.parquet"], FOLDER),
@@ -591,7 +591,7 @@ def test_each_command_says_the_next_from_a_simulated_log_to_a_report(folder):
         ),
         (
             ["diagnose", "day1.parquet", "--features", "device", "--position", "day"],
-            "column device: expected numbers, got string; convert it",
+            "column device: expected numbers, got string; convert them",
         ),
         (
             ["train", "nope.parquet", "--features", "x"],
@@ -639,7 +639,7 @@ def test_an_error_of_the_system_is_one_line(folder, monkeypatch, capsys):
     Path("folder").mkdir()
     monkeypatch.setattr(sys, "argv", ["isolayer", "demo", "--out", "day1.parquet"])
     assert cli.run() == 2
-    assert capsys.readouterr().err.strip().endswith("; check the path, and that you may use it")
+    assert capsys.readouterr().err.strip().endswith("; check the path and its permissions")
 
 
 def test_an_error_of_the_program_stays_a_traceback(folder, monkeypatch):

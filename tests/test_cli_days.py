@@ -57,7 +57,7 @@ def test_a_day_without_a_name_is_known_by_its_content(folder):
     assert "nothing was written" in run("update", "sums.parquet", "day2.parquet", "--replace").stderr
     assert Path("sums.parquet").read_bytes() == before
     refused("choose one", "update", "sums.parquet", "day2.parquet", "--replace", "--remove")
-    refused("which another day holds", *rename_day())
+    refused("which is in another day", *rename_day())
 
 
 def test_a_script_can_tell_a_day_that_was_added_from_a_broken_one(folder):
@@ -73,7 +73,7 @@ def test_a_script_can_tell_a_day_that_was_added_from_a_broken_one(folder):
     Path("broken.parquet").write_bytes(b"PAR1")
     with pytest.raises(Exception, match="parquet"):
         run("update", "sums.parquet", "broken.parquet", "--if-new")
-    refused("^--if-new: expected it without --replace", *asked, "--replace")
+    refused("^--if-new: expected neither --replace", *asked, "--replace")
 
 
 def rename_day():
@@ -182,7 +182,7 @@ def test_several_files_globs_and_gzip_are_one_log(folder):
     assert pq.read_metadata("out.parquet").num_rows == 12_000
     run("compare", "curves.parquet", "other.parquet", "--log", "day1.parquet", "--log", "day2.parquet")
     refused("files of one format, got .csv, .parquet", "fit", "day1.csv.gz", "day2.parquet")
-    refused("expected files where there are several, got '-'", "fit", "-", "day2.parquet")
+    refused("expected only files if there are several, got '-'", "fit", "-", "day2.parquet")
 
 
 def test_rows_are_printed_as_csv_and_by_themselves(folder):

@@ -217,7 +217,7 @@ def test_show_refuses_what_isolayer_did_not_write(folder, path, message):
 def test_what_fields_cannot_do_is_said_in_words(folder):
     fit("--fields", "day")
     refused("^--remove: expected a calibrator without fields", "update", "sums.parquet", "day1.parquet", "--remove")
-    refused("^--log: expected a log, since curves with fields", "compare", "curves.parquet", "curves.parquet")
+    refused("^--log: expected a log, since calibrators with fields", "compare", "curves.parquet", "curves.parquet")
     pq.write_table(pq.read_table("day2.parquet").drop_columns("day"), "without.parquet")
     for command in (
         ("check", "without.parquet"),
@@ -258,6 +258,4 @@ def test_commands_read_the_columns_that_were_fitted_not_those_with_a_usual_name(
     assert '"model_prob"' in run("export", "curves.parquet").stdout
     run("update", "sums.parquet", "day2.parquet")
     pq.write_table(pq.read_table("day2.parquet").drop_columns(["model_prob"]), "other.parquet")
-    refused(
-        r"^--score: expected the column that was fitted, 'model_prob'", "apply", "other.parquet", "--out", "no.parquet"
-    )
+    refused(r"^--score: expected the column of the fit, 'model_prob'", "apply", "other.parquet", "--out", "no.parquet")

@@ -48,7 +48,8 @@ def test_the_repair_of_a_calibrator_leaves_it_as_it_is_and_keeps_its_contexts(fo
     fit()
     before = Path("curves.parquet").read_bytes()
     found = audited("--weight", "times", "--date", "day")
-    assert "fits the raw score anew with its contexts, to these rows alone, and leaves curves.parquet" in found.stderr
+    assert "fits a new calibrator of the raw score with the same contexts to these rows only" in found.stderr
+    assert "does not change curves.parquet" in found.stderr
     words = pasted(found)
     for option in ("--weight times", "--date day", "--on-bad-rows drop", "--contexts device", "--scale prob"):
         assert option in " ".join(words)
@@ -95,11 +96,11 @@ def test_a_fit_says_what_it_replaces(folder):
     assert "replaced" not in fit().stderr
     assert "replaced" not in fit().stderr  # of the same rows and settings
     lost = json.loads(run("fit", "day2.parquet", "--json").stdout)["notes"]
-    rows = "replaced: curves.parquet held a calibrator of 6,000 rows, by device; the new one is of 6,000 rows, without"
+    rows = "replaced: curves.parquet was a calibrator of 6,000 rows, by device; the new one is of 6,000 rows, without"
     assert any(one.startswith(rows) for one in lost)
     assert "replaced" in run("fit", "day1.parquet").stderr  # of other rows
     Path("curves.parquet").write_bytes(b"other")
-    assert "replaced: curves.parquet, which held no calibrator" in run("fit", "day1.parquet").stderr
+    assert "replaced: curves.parquet, which was not a readable calibrator" in run("fit", "day1.parquet").stderr
 
 
 @pytest.mark.parametrize("content", ["", "prob,click,device,day\n"], ids=["no bytes", "header only"])

@@ -128,7 +128,7 @@ def test_a_day_without_values_of_a_field_is_a_day(folder, log, empty):
 
 def test_a_repeated_day_is_told_what_works_with_fields(folder):
     error = run("update", "sums.parquet", "day0.parquet")
-    assert "which was added before; go on to the next day, or fit the days that should count again" in error
+    assert "which was added before; continue with the next day, or fit the days that should count again" in error
     assert "isolayer fit LOGS --structure curves.parquet --out curves.parquet --sums sums.parquet" in error
     assert "--replace" not in error
 
@@ -148,7 +148,7 @@ def test_a_column_cannot_both_correct_and_be_left_for_audits(folder, monkeypatch
     from isolayer.cli import calibration
 
     monkeypatch.setattr(calibration, "histogram_of_log", None)  # not even the log is summed
-    words = "--audit-only: expected columns that correct nothing, got 'hour' in both"
+    words = "--audit-only: expected columns that do not correct the score, got 'hour', which does"
     for asked in (("--fields", "device,hour"), ("--contexts", "hour"), ("--structure", "curves.parquet")):
         assert words in run("fit", "day0.parquet", "--scale", "logit", *asked, "--audit-only", "hour")
 
@@ -158,7 +158,7 @@ def test_standard_input_may_be_compressed(folder):
     plain, packed = (run("apply", "-", "--out", "-", pipe=pipe) for pipe in (text, gzip.compress(text)))
     assert packed == plain
     assert plain.count("\n") == 51
-    assert "log: expected whole gzip on standard input" in run("apply", "-", pipe=gzip.compress(text)[:-20])
+    assert "log: expected complete gzip on standard input" in run("apply", "-", pipe=gzip.compress(text)[:-20])
 
 
 def test_only_what_a_field_takes_is_read():

@@ -83,7 +83,7 @@ def test_the_command_line_fits_applies_and_exports_fields(log, tmp_path, monkeyp
     assert Curves.load("curves.parquet").fields == ("device", "hour")
     for wrong, words in (
         (["--fields", "nowhere"], "--fields: expected a column of the log, got 'nowhere'"),
-        (["--fields", "device", "--exclude", "user"], "--exclude: expected it with --fields all"),
+        (["--fields", "device", "--exclude", "user"], "--exclude: expected --fields all with it"),
     ):
         result = runner.invoke(app, ["fit", str(path), "--scale", "logit", *wrong])
         assert result.exit_code != 0

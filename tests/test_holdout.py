@@ -72,7 +72,7 @@ def test_a_page_says_which_rows_it_is_about_and_so_does_its_document(folder):
     assert re.search(
         r"Judged on the [0-9,]+ rows of day1.parquet that were left out of the fit of curves.parquet.", held
     )
-    assert "rows of day1.parquet, of which some or all were fitted by curves.parquet" in page("day1.parquet")
+    assert "rows of day1.parquet; curves.parquet was fitted to some or all of them" in page("day1.parquet")
     assert "rows of day2.parquet, a log that curves.parquet was not fitted to" in page("day2.parquet")
     documents = [
         json.loads(run("report", *asked, "--json").stdout)

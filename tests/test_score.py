@@ -138,7 +138,7 @@ def test_models_that_cannot_be_used_are_refused(model):
         (None, "--model: expected a serving model, as `isolayer train` writes it, at 'my.onnx', got no file; check"),
         (b"no model", "--model: expected an ONNX model, got 'my.onnx'; give what `isolayer train` wrote"),
         (whole[:-500], "--model: expected "),
-        (nameless.SerializeToString(), "--model: expected a model that knows its columns, as `isolayer train` writes"),
+        (nameless.SerializeToString(), "--model: expected a model that stores its columns, as `isolayer train` writes"),
     ):
         if content is not None:
             Path("my.onnx").write_bytes(content)

@@ -222,7 +222,7 @@ def test_under_torchrun_one_process_speaks_and_the_steps_stay(trained, tmp_path)
 def test_a_loss_over_lists_is_trained_from_lists_and_serves_the_click_rate(feed, tmp_path):
     pq.write_table(table(feed), tmp_path / "log.parquet")
     where = (tmp_path / "log.parquet", *OPTIONS, "--loss", "pairwise")
-    with pytest.raises(InputError, match="--list: expected the column of lists, which --loss pairwise compares"):
+    with pytest.raises(InputError, match="--list: expected a column of lists, since --loss pairwise compares lists"):
         run("train", *where)
     with pytest.raises(InputError, match="loss: expected 'pointwise', 'listwise', "):
         run("train", *where[:-1], "hinge", "--list", "session")

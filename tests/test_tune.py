@@ -78,7 +78,7 @@ def test_the_truth_decides_where_it_is_known(log, tmp_path):
         "--alpha",
         "0",
     )
-    with pytest.raises(InputError, match="--list: expected the column of lists"):
+    with pytest.raises(InputError, match="--list: expected a column of lists"):
         run(*arguments, "--truth", "grade", "--out", tmp_path)
     result = run(*arguments, "--truth", "grade", "--list", "session", "--out", tmp_path, "--json")
     found = json.loads(result.stdout)["figures"]["trials"]

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Everything that a command does is a function of the package."""
+"""The command line parses options, calls functions of the package, and prints. All work is done by those functions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from isolayer.errors import InputError, MissingExtra, need
 
 # Errors of other packages that are about the user's files or machine, by module and name, and what to try.
 _OF_OTHERS = {
-    ("builtins", "OSError"): "check the path, and that you may use it",
+    ("builtins", "OSError"): "check the path and its permissions",
     ("builtins", "MemoryError"): "use a machine with more memory, fewer contexts or a coarser grid",
     ("duckdb", "Error"): "check the log: its path, its format and its columns",
     ("ibis.common.exceptions", "IbisError"): "check the log: its path, its format and its columns",
-    ("pyarrow", "ArrowException"): "check the file: whether it is whole, and in the format its name says",
+    ("pyarrow", "ArrowException"): "check that the file is complete and has the format that its name says",
 }
 
-_FAULTS = ("InternalException", "FatalException")  # faults of DuckDB itself, whatever its input
+_FAULTS = ("InternalException", "FatalException")  # faults of DuckDB itself, independent of its input
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def run() -> int:
     """Run the command and return its exit code. A user's mistake is one line and code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # do not fail on a name that the terminal cannot show
     try:
         need("typer")
         from isolayer.cli.app import app
@@ -49,10 +49,10 @@ def run() -> int:
 
 
 def line(error: Exception) -> str:
-    """The one line printed for a mistake: our own errors whole, the first line of others and what to try.
+    """The one line that is printed for a mistake: our own errors in full, or the first line of others and what to try.
 
     >>> line(FileNotFoundError(2, "No such file or directory", "no/x.sql"))
-    "[Errno 2] No such file or directory: 'no/x.sql'; check the path, and that you may use it"
+    "[Errno 2] No such file or directory: 'no/x.sql'; check the path and its permissions"
     """
     if isinstance(error, InputError | MissingExtra):
         return visible(" ".join(str(error).split("\n")))
@@ -62,7 +62,7 @@ def line(error: Exception) -> str:
 
 
 def visible(words: str) -> str:
-    r"""Text whose control characters, which could command a terminal, are written out; line breaks too.
+    r"""Text with control characters and line breaks escaped, since they could control the terminal.
 
     >>> visible("\x1b[2Jgone"), visible("tab\there"), visible("naïve 日本 🙂")
     ('\\x1b[2Jgone', 'tab\\there', 'naïve 日本 🙂')
@@ -75,6 +75,6 @@ def _mistakes() -> tuple[type[Exception], ...]:
 
 
 def _of_others() -> dict[type[Exception], str]:
-    """Errors of those modules that are loaded, hence may have raised, with what to try."""
+    """What to try, for each error of the modules that are loaded; others cannot have been raised."""
     loaded = {(module, name): sys.modules.get(module) for module, name in _OF_OTHERS}
     return {getattr(module, name): _OF_OTHERS[key, name] for (key, name), module in loaded.items() if module}

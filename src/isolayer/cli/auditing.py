@@ -121,7 +121,7 @@ def audit(
 
 
 def _fields(listed: list[str] | None, exclude: list[str] | None, columns: list[str], used: set[Any]) -> tuple[str, ...]:
-    """Columns to look at: those that were named, or else all that have no other meaning."""
+    """Columns to test: those that were named, or else all columns that no other option uses."""
     chosen, left_out = names(listed, columns), _checked(exclude, "--exclude", columns)
     if not chosen or (chosen == ("all",) and "all" not in columns):
         return tuple(name for name in columns if name not in used and name not in left_out)
@@ -209,18 +209,18 @@ def _notes(found: Any, settings: dict[str, Any]) -> list[str]:
     if found.rows < found.total:
         notes.append(f"a sample of {found.rows:,} of {found.total:,} rows was audited")
     if found.skipped:
-        notes.append(f"left out, since their type cannot be a field: {', '.join(found.skipped)}")
+        notes.append(f"not tested, because their type is not supported: {', '.join(found.skipped)}")
     if found.clusters is None:
         notes.append(INDEPENDENT)
     if not found.findings and found.suspects:
-        notes.append("the table shows the segment that comes nearest to being off; it is within chance")
+        notes.append("the table shows the segment that comes closest to being off; it is within chance")
     error, chance = found.multicalibration, "beyond chance" if found.unlike_noise else "within chance"
     if not found.worst_has_events:
-        chance = "which needs more events in the worst group to be trusted, and is not part of the verdict"
+        chance = "not reliable with so few events in the worst group, and not part of the verdict"
     if found.clusters is None:
         notes.append(
             f"multicalibration error {error.error:.4f} over {len(error.group):,} groups (p-value {error.p_value:.2g}, "
-            f"{chance}; an error of {error.minimum_detectable_error:.4f} would be noticed)"
+            f"{chance}; the smallest detectable error is {error.minimum_detectable_error:.4f})"
         )
     return notes
 
@@ -234,7 +234,7 @@ def _checked(listed: list[str] | None, option: str, columns: list[str]) -> tuple
 
 
 def _remembered(curves: Any, columns: list[str]) -> list[str]:
-    """Fields that the calibrator was told to leave for audits, if the log has them."""
+    """Fields that the calibrator was fitted with as --audit-only, if the log has them."""
     return [] if curves is None else [name for name in curves.settings.get("audit_only", []) if name in columns]
 
 
@@ -249,27 +249,27 @@ def audit_columns(listed: list[str] | None, used: Sequence[str], columns: Sequen
     >>> audit_columns(["age"], ["age"], ["score", "age"])
     Traceback (most recent call last):
         ...
-    isolayer.errors.InputError: --audit-only: expected columns that correct nothing, got 'age' in both; leave it out of
-    --fields and --contexts
+    isolayer.errors.InputError: --audit-only: expected columns that do not correct the score, got 'age', which does;
+    leave it out of --fields and --contexts
     """
     only = _checked(listed, "--audit-only", list(columns))
     for name in only:
         if name in used:
             raise InputError(
-                f"--audit-only: expected columns that correct nothing, got {name!r} in both; leave it out of --fields "
-                "and --contexts"
+                f"--audit-only: expected columns that do not correct the score, got {name!r}, which does; leave it out "
+                "of --fields and --contexts"
             )
     return only
 
 
 def left_for_audits(only: tuple[str, ...], curves: Curves, table: Any, sums: Histogram) -> Curves:
-    """The curves, which remember the columns of --audit-only; how they do there is printed.
+    """The curves with the names of the --audit-only columns stored; where the curves are off on these is printed.
 
     Args:
-        only: These columns.
+        only: The columns of --audit-only.
         curves: The calibrator.
         table: The rows that it was fitted to.
-        sums: Their sums.
+        sums: The sums of these rows.
     """
     from isolayer.auditing import audit as find
 
@@ -281,17 +281,17 @@ def left_for_audits(only: tuple[str, ...], curves: Curves, table: Any, sums: His
     prob = own_name(table.columns, "prob")
     table = curves.apply_table(table, score=told["score"], prob=prob)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of rows that were left out, which the fit has told
+        warnings.simplefilter("ignore")  # about rows that were left out; the fit has reported them
         found = find(table, prob, told["label"], fields=only, audit_only=only, scale="prob", **asked)
     for one in found.ranked:
         note(f"off: {one}")
     if not found.findings:
-        note(f"audit only: {', '.join(only)}: nothing is off beyond chance in the rows that were fitted")
+        note(f"audit only: {', '.join(only)}: nothing is off beyond chance on the fitted rows")
     return replace(curves, settings={**curves.settings, "audit_only": list(only)})
 
 
 def audit_of(listed: list[str] | None, curves: Curves, table: Any, rows: Rows, cluster: str | None) -> Any:
-    """The audit of a calibrator on the rows of a table by the columns of an option; None if there are none."""
+    """The audit of a calibrator on the rows of a table, by the columns that an option names; None if it names none."""
     from isolayer.auditing import audit as find
 
     if not listed:

@@ -56,7 +56,7 @@ from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
 from isolayer.storage import locked
 
-ALREADY = "the sums hold this day already: nothing was written"
+ALREADY = "the sums already contain this day: nothing was written"
 
 
 def fit(
@@ -206,8 +206,8 @@ def apply(
         count, nulls = counts(rows, column_name)
         if nulls and not allow_nulls:
             raise InputError(
-                f"log: expected scores that can be used in {name!r}, got {nulls} of {count} rows without a "
-                "probability; correct them, or write them with a null by --allow-nulls"
+                f"log: expected usable scores in {name!r}, got {nulls} of {count} rows without a probability; correct "
+                "these scores, or write such rows with a null by --allow-nulls"
             )
         write(rows, out)
     if str(out) == "-":
@@ -261,7 +261,7 @@ def update(
     if remove and replace_day:
         raise InputError("--replace: expected --replace or --remove, got both; choose one")
     if if_new and (remove or replace_day):
-        raise InputError("--if-new: expected it without --replace and --remove, got both; choose one")
+        raise InputError("--if-new: expected neither --replace nor --remove with it, got both; choose one")
     for path, option in ((sums, "SUMS"), (curves, "--curves")):
         check_output(path, option, *log)
     table = read(log)
@@ -302,7 +302,7 @@ def update(
 
 
 def _refitted(total: Histogram, before: Curves) -> Curves:
-    """The calibrator of sums, fitted as the one before."""
+    """The calibrator of the sums, fitted with the settings of the earlier one."""
     from isolayer.calibrator import IsotonicCalibrator
 
     kind = total.source.get("weight_kind", "frequency")
@@ -312,19 +312,19 @@ def _refitted(total: Histogram, before: Curves) -> Curves:
 
 
 def _day_quality(rows: Rows, fitted: Curves, day: Histogram, held: Histogram) -> dict[str, Any]:
-    """The size of a calibrator with fields, and its log loss on the day that was added: sums do not have the fields."""
+    """The size of a calibrator with fields, and its log loss on the added day only, since sums have no fields."""
     return quality(fitted, with_fields(rows, fitted, day), held.rows)
 
 
 def _note_fall(curves: Curves) -> None:
-    """Say where the rate falls as the score rises, if it does."""
+    """Print where the rate falls as the score rises, if it does."""
     found = falling(curves)
     if found is not None:
         note(found.replace("monotone=False", "--no-monotone"))
 
 
 def _refuse_strangers(sums: Histogram, curves: Curves, path: Path) -> None:
-    """Raise unless the calibrator is the one of the sums."""
+    """Raise unless the calibrator was fitted to the sums."""
     if sums.contexts != curves.contexts:
         raise InputError(
             f"--curves: expected the calibrator of the sums, by {_listed(sums.contexts)}, got one by "
@@ -336,7 +336,7 @@ def _refuse_one_class(histogram: Histogram) -> None:
     positive, weight = float(histogram.positive.sum()), float(histogram.weight.sum())
     if not 0 < positive < weight:
         only = "no rows" if weight == 0 else "0 only" if positive == 0 else "1 only"
-        raise InputError(f"--label: expected labels of both classes in rows that weigh something, got {only}; check it")
+        raise InputError(f"--label: expected labels of both classes in rows of positive weight, got {only}; check it")
 
 
 def _listed(contexts: tuple[str, ...]) -> str:

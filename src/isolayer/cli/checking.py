@@ -12,11 +12,11 @@ from isolayer.cli.judgement import Judgement
 from isolayer.cli.provenance import IN_SAMPLE
 from isolayer.monitor import Check
 
-MOST_INTERVALS = 2000  # of a JSON document; further entries, which are less significant, have none
+MOST_INTERVALS = 2000  # entries of a JSON document that have intervals; less significant ones have none
 REFIT = (
-    "if the day itself is right, refit with `isolayer fit` or add it with `isolayer update`; if it is broken, mend it"
+    "if the log is right, refit with `isolayer fit` or add the day with `isolayer update`; if it is broken, repair it"
 )
-_NAMED = 3  # contexts that a reason names
+_NAMED = 3  # how many contexts a reason names
 
 
 def judgement_of(result: Check, settings: dict[str, Any], most: int | None, in_sample: bool = False) -> Judgement:
@@ -25,8 +25,8 @@ def judgement_of(result: Check, settings: dict[str, Any], most: int | None, in_s
     Args:
         result: What was found.
         settings: The options of the command.
-        most: How many entries to list, most significant first, after all rows together; None for all, of which the
-            first have intervals.
+        most: How many entries to list after that of all rows, most significant first. None lists all of them, of which
+            only the first have intervals.
         in_sample: Whether the calibrator was fitted on these rows.
     """
     significance = np.fmin(result.p_value[1:], result.slope_p_value[1:])
@@ -51,7 +51,7 @@ def _verdict(result: Check, in_sample: bool) -> list[str]:
 
 
 def _entries(result: Check, order: Any, listed: Any) -> dict[str, list[Any]]:
-    """Columns of the table; only what is listed has intervals, which take time."""
+    """Columns of the table; only listed entries have intervals, because these take time to compute."""
     lower, upper = (np.full(len(result.ratio), np.nan) for _ in range(2))
     lower[listed], upper[listed] = result.interval(listed)
     table: dict[str, list[Any]] = {
@@ -95,10 +95,10 @@ def _figures(result: Check) -> dict[str, Any]:
 
 
 def _reasons(result: Check) -> list[str]:
-    """What drifted, from all rows together down to the contexts."""
+    """What drifted: all rows together first, then groups, then contexts."""
     found = list[str]()
     if result.new[1:].all() and len(result.new) > 1:
-        found.append("every context is new to the calibrator")
+        found.append("none of the contexts was in the fit")
     if result.moved[0]:
         found.append(f"all rows together, observed over expected {result.ratio[0]:.3g}")
     if result.bent[0]:
@@ -135,13 +135,13 @@ def _notes(result: Check, settings: dict[str, Any]) -> list[str]:
     before, after = result.log_loss
     if after > before:
         found.append(
-            f"the raw score has the lower log loss on these rows, {before:.4g} against {after:.4g}. The verdict does "
-            "not compare with it: it says whether there are as many events as the calibrator predicts. `isolayer "
-            "report` says whether the difference is beyond chance"
+            f"the raw score has a lower log loss on these rows than the calibrated score, {before:.4g} against "
+            f"{after:.4g}. The verdict does not compare the two: it says whether there are as many events as the "
+            "calibrator predicts. `isolayer report` says whether the difference is beyond chance"
         )
     if result.new.any():
         share = result.weight[result.new].sum() / (result.weight[result.new].sum() + result.weight[0])
         count = int(result.new.sum())
         who = f"{count} contexts ({share:.1%} of rows) were" if count > 1 else f"1 context ({share:.1%} of rows) was"
-        found.append(f"new: {who} not in the fit, and not judged; the curve of the context above is used there")
+        found.append(f"new: {who} not in the fit and not tested; the curve of the parent context is used there")
     return found

@@ -1,4 +1,4 @@
-"""Clusters of rows that vary together: the column that names them, and what is said where there is none."""
+"""Clusters of rows that vary together: the column that names them, and the note that is printed without one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Cluster = Annotated[
 ]
 Date = Annotated[str | None, typer.Option(help="Column of days; the rows of a day count as a cluster.")]
 
-INDEPENDENT = "intervals assume independent rows; name what rows share with --cluster, such as a user, or with --date"
+INDEPENDENT = "intervals assume independent rows; if rows of a user or day vary together, use --cluster or --date"
 
 
 def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[Any, str | None, str | None]:
-    """The table with a column of clusters added, the option that it is from, and its name; None if neither is given.
+    """The table with a column of clusters, the option that names it, and its name; None if neither option is given.
 
-    Days are taken from timestamps; numbers and other values are clusters as they are.
+    Timestamps are reduced to their day; each other value is a cluster as it is.
     """
     if cluster is None and date is None:
         return table, None, None
@@ -37,7 +37,7 @@ def with_clusters(table: Any, cluster: str | None, date: str | None) -> tuple[An
 
 
 def several_clusters(histogram: Histogram) -> bool:
-    """Whether rows are of more than one cluster; those of an empty log are of none."""
+    """Whether the rows are from more than one cluster; an empty log has none."""
     return len(np.unique(histogram.fold)) > 1
 
 

@@ -1,4 +1,4 @@
-"""Columns that options name: guessed where one name is usual, listed, matched by prefix, checked against the log."""
+"""The columns that options name: guessed from usual names, listed, matched by prefix, and checked against the log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def column(given: str | None, option: str, usual: Sequence[str], columns: Sequen
 
 
 def _nearly(option: str, usual: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """Columns that are called as usual but for capitals; of scores also those whose name ends so, as model_score."""
+    """Columns with a usual name in other capitals; for scores also a usual name as the ending, such as model_score."""
     ends = option == "--score"
     return [name for name in columns if (name.lower().rpartition("_")[2] if ends else name.lower()) in usual]
 
@@ -53,10 +53,10 @@ def _nearly(option: str, usual: Sequence[str], columns: Sequence[str]) -> list[s
 def fitted_column(
     given: str | None, option: str, fitted: str | None, columns: Sequence[str], *, optional: bool = False
 ) -> str | None:
-    """The column an option names, or else the one that the calibrator was fitted on, if it knows.
+    """The column that an option names, or else the one that the calibrator was fitted on, if it is stored.
 
     Args:
-        given: What was typed; an empty text means no column, where that is possible.
+        given: What was typed; if the column is optional, an empty text means no column.
         option: The option.
         fitted: The column of the fit.
         columns: Those of the log.
@@ -72,8 +72,8 @@ def fitted_column(
         return given
     if fitted not in columns:
         raise InputError(
-            f"{option}: expected the column that was fitted, {fitted!r}, got a log with {', '.join(columns)}; name the "
-            f"column that holds the same: {option} {columns[0] if columns else 'NAME'}"
+            f"{option}: expected the column of the fit, {fitted!r}, got a log with {', '.join(columns)}; if it has "
+            f"another name here, give that: {option} {columns[0] if columns else 'NAME'}"
             + (f", or {option} '' for none" if optional else "")
         )
     return fitted
@@ -88,7 +88,7 @@ def _remedy(option: str, found: Sequence[str], columns: Sequence[str], log: str)
     features = "'feature_*'" if any(name.startswith("feature_") for name in columns) else "COLUMNS"
     log = "LOG" if log == "-" else shlex.quote(log)
     steps = f"isolayer train {log} --features {features} && isolayer score {log}"
-    return f"name it: --score COLUMN --scale prob, or have a ranker make scores: {steps}"
+    return f"name it: --score COLUMN --scale prob, or train a ranker that makes scores: {steps}"
 
 
 def scale_of(given: str | None, score: str) -> Scale:
@@ -196,11 +196,11 @@ def refuse_text(table: Any, columns: Sequence[str]) -> None:
 
     for name, kind in table.schema().items():
         if name in columns and not is_number(kind):
-            raise InputError(f"column {name}: expected numbers, got {kind}; convert it")
+            raise InputError(f"column {name}: expected numbers, got {kind}; convert them")
 
 
 def refuse_text_scores(table: Any, score: str) -> None:
-    """Raise if the scores are text, with one of them."""
+    """Raise if the scores are text; the error shows one of them."""
     kind = table.schema()[score]
     if not kind.is_string():
         return

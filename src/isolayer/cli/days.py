@@ -1,7 +1,7 @@
-"""The days that a file of sums holds: each is added once, and one that has a name can be replaced.
+"""The days that a file of sums contains. Each day is added once; a day with a name can be replaced.
 
-The sums of days that ``--id`` named are kept apart, as folds of the histogram, so that such a day can be taken out
-again exactly, whatever became of its file and however the days before it were discounted since.
+The sums of days that ``--id`` named are stored separately, as folds of the histogram. Such a day can be removed
+exactly, even if its file has changed or earlier days were given a smaller weight since.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from isolayer.fitting.histogram import Histogram
 from isolayer.storage import content_id, files_of
 
 Id = Annotated[str | None, typer.Option("--id", help="Name of the day, such as 2026-11-16; it is added once only.")]
-MOST_NAMED = 14  # days kept apart; the sums of older ones are with the rest
-MOST_FILES = 1000  # remembered at most; logs of more files are known by their sums only
-_ID = "id:"  # before the names that --id gave
-_UNNAMED = "unnamed"  # remembered for a log that nothing identifies, such as a pipe
+MOST_NAMED = 14  # named days that are stored separately; older ones are added to the rest
+MOST_FILES = 1000  # most files that are remembered; a log of more files is recognised by its sums only
+_ID = "id:"  # prefix of the names that --id gave
+_UNNAMED = "unnamed"  # stands for a log that nothing identifies, such as a pipe
 
 
 def ids_of(log: Sequence[str]) -> list[str]:
-    """What identifies the files of a log on this machine; nothing for pipes and addresses."""
+    """Identities of the files of a log on this machine; none for pipes and addresses."""
     return list(_identities(log, None))
 
 
 def first_files(log: Sequence[str]) -> list[str]:
-    """What sums remember of the log that they begin with."""
+    """Identities of the files of the first log, which the sums remember."""
     return ids_of(log) or [_UNNAMED]
 
 
 def names_and_files(source: Any) -> tuple[list[str], list[str]]:
-    """The names that ``--id`` gave to days, and what identifies the files that were fitted."""
+    """The names that ``--id`` gave to days, and the identities of the files that were fitted."""
     held = list(source.get("files", ()))
     return [one[len(_ID) :] for one in held if one.startswith(_ID)], [one for one in held if not one.startswith(_ID)]
 
 
 def known_by(sums: Histogram, path: Path) -> tuple[str, ...]:
-    """What tells sums apart from others: the files and days they hold, or else the name of their file, as of a day."""
+    """The identity of sums: the files and days that they contain, or else the name of their own file."""
     return tuple(sorted(one for one in _held(sums) if one != _UNNAMED)) or (_ID + path.stem,)
 
 
 def with_day(
     sums: Histogram, day: Histogram, log: Sequence[str], name: str | None, *, keep: float, replaced: bool, advice: str
 ) -> Histogram | None:
-    """The sums with a day added; an error if they hold it already.
+    """The sums with a day added; an error if they already contain it.
 
     Args:
         sums: The days so far.
@@ -58,11 +58,11 @@ def with_day(
         log: Its files.
         name: What ``--id`` called it, if it was given.
         keep: Weight of the days so far.
-        replaced: Whether a day that is held takes the place of what is held of it.
-        advice: What to do with a day that is held.
+        replaced: Whether the new rows replace those of the same day, if the sums contain it.
+        advice: What to do about a day that the sums already contain.
 
     Returns:
-        The sums, or None if they hold these very files already and nothing is to be replaced.
+        The sums, or None if they already contain exactly these files and nothing is to be replaced.
     """
     identities, held = _identities(log, name), _held(sums)
     known = [called for identity, called in identities.items() if identity in held]
@@ -72,13 +72,13 @@ def with_day(
         return None
     if known:
         raise InputError(
-            f"update: expected a day that the sums do not hold yet, got {known[0]}, which was added before; go on to "
-            f"the next day, {advice}"
+            f"update: expected a day that the sums do not contain yet, got {known[0]}, which was added before; "
+            f"continue with the next day, {advice}"
         )
     days = [{**one, "weight": one["weight"] * keep} for one in _named(sums)]
     kept, fold = sums if keep == 1 else sums.scaled(keep), 0
     if name is not None:
-        kept, days = _with_room(kept, days)
+        kept, days = _with_free_fold(kept, days)
         fold = min(set(range(1, MOST_NAMED + 1)) - {one["fold"] for one in days})
         days = [*days, {"name": name, "fold": fold, "weight": 1.0, "files": list(identities)}]
     total = kept.merge(_as_fold(day, fold))
@@ -86,19 +86,19 @@ def with_day(
 
 
 def holds_day(sums: Histogram, log: Sequence[str], name: str | None) -> bool:
-    """Whether sums hold a day: by the name that ``--id`` gave it, or by the content of all of its files."""
+    """Whether sums contain a day: by the name that ``--id`` gave it, or by the content of all of its files."""
     held, identities = {*_held(sums)}, _identities(log, name)
     return (name is not None and _ID + name in held) or (bool(identities) and {*identities} <= held)
 
 
 def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str | None) -> Histogram:
-    """The sums without a day; an error if they are known not to hold it.
+    """The sums without a day; an error if they are known not to contain it.
 
     Args:
         sums: The days so far.
         day: The sums of the day.
         log: Its files.
-        name: What ``--id`` called it, if it was given; it then decides alone.
+        name: What ``--id`` called it. If it is given, files are not compared.
     """
     held, identities = _held(sums), _identities(log, name)
     all_known = _UNNAMED not in held and len(held) < MOST_FILES
@@ -106,7 +106,7 @@ def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str |
         decides = name is None or identity.startswith(_ID)
         if all_known and decides and identity not in held:
             raise InputError(
-                f"--remove: expected a day that the sums hold, got {called}, which was not added; "
+                f"--remove: expected a day that the sums contain, got {called}, which was not added; "
                 "give the file, or the --id, that was added"
             )
     apart = [one for one in _named(sums) if one["name"] == name or (name is None and set(one["files"]) & {*identities})]
@@ -120,17 +120,17 @@ def without_day(sums: Histogram, day: Histogram, log: Sequence[str], name: str |
 
 
 def _replaced(sums: Histogram, day: Histogram, identities: dict[str, str], name: str) -> Histogram:
-    """The sums with a named day in the place, and with the weight, of what they hold of it."""
+    """The sums with the rows of a named day replaced; the new rows get the weight of the old ones."""
     old = next((one for one in _named(sums) if one["name"] == name), None)
     if old is None:
         raise InputError(
-            f"--replace: expected one of the last {MOST_NAMED} days that --id named, whose sums are kept apart, got "
-            f"{name}; take it out by --remove with the file that was added, then add the new one"
+            f"--replace: expected one of the last {MOST_NAMED} days that --id named, got {name}, whose sums are no "
+            "longer stored separately; remove it by --remove with the file that was added, then add the new one"
         )
     others = [one for one in _held(sums) if one not in old["files"]]
     for identity, called in identities.items():
         if identity in others:
-            raise InputError(f"--replace: expected files of one day, got {called}, which another day holds; check it")
+            raise InputError(f"--replace: expected files of one day, got {called}, which is in another day; check it")
     part = _as_fold(day if old["weight"] == 1 else day.scaled(old["weight"]), old["fold"])
     total = _without_fold(sums, old["fold"]).merge(part)
     days = [{**one, "files": list(identities)} if one is old else one for one in _named(sums)]
@@ -138,13 +138,13 @@ def _replaced(sums: Histogram, day: Histogram, identities: dict[str, str], name:
 
 
 def _as_fold(day: Histogram, fold: int) -> Histogram:
-    """The sums of a day as a fold of others, without its period, in which days differ."""
+    """The sums of a day as one fold, without its period, since that differs between days."""
     source = {name: value for name, value in day.source.items() if name != "period"}
     return replace(day, fold=np.full_like(day.fold, fold), source=source)
 
 
-def _with_room(sums: Histogram, days: list[dict[str, Any]]) -> tuple[Histogram, list[dict[str, Any]]]:
-    """Sums in which a further day can be kept apart: the oldest joins the rest if there are too many."""
+def _with_free_fold(sums: Histogram, days: list[dict[str, Any]]) -> tuple[Histogram, list[dict[str, Any]]]:
+    """Sums with a free fold for a further day: if all are in use, the oldest day is added to the rest."""
     if len(days) < MOST_NAMED:
         return sums, days
     fold = np.where(sums.fold == days[0]["fold"], np.int8(0), sums.fold)
@@ -152,14 +152,14 @@ def _with_room(sums: Histogram, days: list[dict[str, Any]]) -> tuple[Histogram, 
 
 
 def _without_fold(sums: Histogram, fold: int) -> Histogram:
-    """The sums without a day that is kept apart, and without contexts that only it had."""
+    """The sums without one separately stored day, and without the contexts that only it had."""
     return sums.cells_where(sums.fold != fold)
 
 
 def _remembering(
     total: Histogram, files: list[str], days: list[dict[str, Any]], sums: Histogram, day: Histogram | None
 ) -> Histogram:
-    """Sums with what is to be remembered of their days."""
+    """Sums with the facts about their days stored."""
     source = {**total.source, "files": list(dict.fromkeys(files))[-MOST_FILES:], "days": days}
     if day is not None:
         source |= {"negative_rate": day.source.get("negative_rate"), "period": period_of_both(sums, day)}
@@ -167,7 +167,7 @@ def _remembering(
 
 
 def period_of_both(one: Histogram, two: Histogram) -> list[Any] | None:
-    """The first and the last day of both; None if it is not known of one of them."""
+    """The first and the last day of both together; None if one of the periods is unknown."""
     periods = [each.source.get("period") for each in (one, two)]
     if None in periods or len({type(end) for period in periods if period for end in period}) != 1:
         return None
@@ -175,17 +175,17 @@ def period_of_both(one: Histogram, two: Histogram) -> list[Any] | None:
 
 
 def _held(sums: Histogram) -> list[str]:
-    """What sums remember of the days they hold; those made elsewhere hold a day that nothing identifies."""
+    """The identities of the days in the sums; sums made elsewhere have one day that nothing identifies."""
     return list(sums.source.get("files") or [_UNNAMED])
 
 
 def _named(sums: Histogram) -> list[dict[str, Any]]:
-    """The days that are kept apart, oldest first."""
+    """The days that are stored separately, oldest first."""
     return list(sums.source.get("days", ()))
 
 
 def _identities(log: Sequence[str], name: str | None) -> dict[str, str]:
-    """What identifies a day, by name and by content, and how to call each in an error."""
+    """The identities of a day, by name and by content, and the words for each in an error."""
     files = [path for one in log for path in files_of(one) if path.is_file()]
     found = {content_id(path): repr(str(path)) for path in files} if len(files) <= MOST_FILES else {}
     return found if name is None else {_ID + name: f"--id {name}", **found}

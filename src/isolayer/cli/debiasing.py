@@ -1,4 +1,4 @@
-"""Commands about biased logs: simulate one, train a ranker on one, see both at work."""
+"""Commands about biased logs: simulate a log, train a ranker on one, and a demonstration of both."""
 
 from __future__ import annotations
 
@@ -165,13 +165,13 @@ def train(
             epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, list_id=list_id, allow_leaks=allow_leaks
         )
         with warnings.catch_warnings(), redirect_stdout(sys.stderr):  # Lightning draws its progress there
-            warnings.simplefilter("ignore", UserWarning)  # what the result's warnings say is printed below
+            warnings.simplefilter("ignore", UserWarning)  # the warnings of the result are printed below
             trained = training.train(model, files, **asked.columns(), folder=out, fit=fit, start=start)
     _show_trained(trained, logs[0], as_json=json)
 
 
 def _show_trained(trained: Any, log: Path, *, as_json: bool) -> None:
-    """What training wrote, and the command that comes next; under torchrun one process speaks for all."""
+    """Print what training wrote, and the command to run next; under torchrun only the first process prints."""
     if not first_process():
         return
     shown = ("held_out_loss", "epochs", "checkpoint", "weights", "curves", "serving")

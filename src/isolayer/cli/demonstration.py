@@ -1,4 +1,4 @@
-"""The demonstration: one simulated feed, three rankers, one calibrator, its exports, its page; told in five lines."""
+"""The demonstration: one simulated feed, three rankers, one calibrator, its exports and its report, in five lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(folder: str | Path = "demo", *, quick: bool = False, as_json: bool = Fal
     """Run the demonstration and write it into a folder.
 
     Args:
-        folder: Where everything is written; made if it is not there.
+        folder: Where everything is written; it is created if it does not exist.
         quick: Use a tenth of the rows.
         as_json: Print the JSON document of the command instead of words.
 
@@ -44,23 +44,23 @@ def run(folder: str | Path = "demo", *, quick: bool = False, as_json: bool = Fal
     folder, say = Path(folder), Console(stderr=True, highlight=False, soft_wrap=True)
     folder.mkdir(parents=True, exist_ok=True)
     feed, sessions = debias_feed("position", "spurious"), 1_500 if quick else 15_000
-    say.print(f"[1/5] a feed log: {sessions:,} lists of 10, whose logger ranked by something users do not care for")
+    say.print(f"[1/5] simulate a feed log: {sessions:,} lists of 10, ranked by something that users do not care about")
     train_log, calibration_log, test_log = (feed.log(sessions, seed=seed) for seed in (1, 2, 3))
     write_log(train_log, folder / "log.parquet")
-    say.print("[2/5] three rankers learn clicks from that log")
+    say.print("[2/5] train three rankers on the clicks of that log")
     ndcg = dict[str, float]()
     for name, model in models(train_log["features"].shape[1]).items():
         say.print(f"      {name}")
         trained = fitted(model, folder / "log.parquet", folder / "models" / name.replace(" ", "-"), quick=quick)
         served, calibration = (_served(trained, log) for log in (test_log, calibration_log))
         ndcg[name] = metrics.ndcg(test_log["grade"], served["click"], test_log["session"])
-    say.print("[3/5] a calibrator of the last one: one curve per device and position, fitted in the log's own engine")
+    say.print("[3/5] fit a calibrator for the last ranker: one curve per device and position, fitted inside DuckDB")
     calibrator = _calibrated(calibration_log, calibration["click_prob"], folder / "scored.parquet")
-    say.print("[4/5] the same curves as Parquet, ONNX and SQL")
+    say.print("[4/5] export the same curves as Parquet, ONNX and SQL")
     calibrator.curves_.save(folder / "curves.parquet")
     calibrator.curves_.to_onnx(folder / "curves.onnx")
     (folder / "curves.sql").write_text(calibrator.curves_.to_sql("duckdb") + "\n")
-    say.print("[5/5] a page about them, on rows that neither the ranker nor the calibrator has seen")
+    say.print("[5/5] write a report on rows that neither the ranker nor the calibrator has seen")
     today = _scored(test_log, served["click_prob"])
     write(folder / "report.html", today, calibrator.curves_, score="prob", label="click", title="A calibrated feed")
     figures = {"ndcg": ndcg, **before_and_after(calibrator, today)}
@@ -72,7 +72,7 @@ def run(folder: str | Path = "demo", *, quick: bool = False, as_json: bool = Fal
 
 
 def _served(model: Any, log: Columns) -> dict[str, NDArray[Any]]:
-    """What a trained model serves for the rows of a log."""
+    """The predictions that a trained model serves for the rows of a log."""
     with torch.no_grad():
         return {
             name: value.numpy() for name, value in model.serving().eval()(torch.from_numpy(log["features"])).items()
@@ -80,7 +80,7 @@ def _served(model: Any, log: Columns) -> dict[str, NDArray[Any]]:
 
 
 def _scored(log: Columns, prob: NDArray[Any]) -> Columns:
-    """The columns that a calibrator needs, with names where the log has ids."""
+    """The columns that a calibrator needs, with names instead of ids."""
     device = np.array(DEVICES)[log["device"]]
     position = np.array([f"position {place + 1:02d}" for place in range(CONTEXTS["position"])])[log["position"]]
     return {"prob": prob.astype(np.float64), "device": device, "position": position, "click": log["click"]}
@@ -94,7 +94,7 @@ def _calibrated(log: Columns, prob: NDArray[Any], path: Path) -> IsotonicCalibra
 
 
 def models(features: int) -> dict[str, nn.Module]:
-    """The rankers that are compared, on backbones of one size."""
+    """The rankers that are compared, with backbones of the same size."""
 
     def backbone(inputs: int) -> nn.Sequential:
         return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, WIDTH), nn.ReLU())
@@ -116,7 +116,7 @@ def fitted(model: nn.Module, log: Path, folder: Path, *, quick: bool) -> Any:
 
 
 def write_log(log: Columns, path: Path) -> None:
-    """A log as an engineer has it: features, where things were shown, clicks. What is true stays out of it."""
+    """A log as an engineer would have it: features, positions and clicks, without the simulated truth."""
     features = {f"feature_{i}": log["features"][:, i] for i in range(log["features"].shape[1])}
     seen = {name: log[name] for name in ("session", "item", "position", "device", "click")}
     pq.write_table(pa.table({**features, **seen}), path)
@@ -134,20 +134,22 @@ def before_and_after(calibrator: IsotonicCalibrator, log: Columns) -> dict[str, 
 
 
 def tell(figures: Mapping[str, Any], folder: Path) -> None:
-    """The table, and what was seen, in five lines."""
+    """Print the table of rankers, and five lines about the results."""
     table = Table("ranker", "nDCG@10 against true relevance", box=None, pad_edge=False)
     for name, value in figures["ndcg"].items():
         table.add_row(name, f"{value:.3f}")
     out, ndcg = Console(highlight=False), figures["ndcg"]
     out.print(table)
     out.print(
-        f"1. The log put the wrong things first; a model that believes its clicks ranks at {ndcg['naive']:.3f}.\n"
-        f"2. Telling it the position and hiding that at serving gives {ndcg['position dropout']:.3f}.\n"
-        f"3. A dual head explains clicks by a curve for each position over relevance: {ndcg['dual head']:.3f}.\n"
+        f"1. The log showed the wrong items first. A model that takes its clicks at face value has nDCG "
+        f"{ndcg['naive']:.3f}.\n"
+        f"2. A model that gets the position in training, but not in serving: {ndcg['position dropout']:.3f}.\n"
+        f"3. A dual head, which learns one curve per position from relevance to clicks: {ndcg['dual head']:.3f}.\n"
         f"4. Its probabilities, calibrated by device and position: log loss {figures['log_loss_before']:.4f} -> "
         f"{figures['log_loss_after']:.4f}, mean error of O/E {figures['oe_error_before']:.3f} -> "
         f"{figures['oe_error_after']:.3f}.\n"
-        f"5. Open {folder / 'report.html'} to see it; {folder / 'curves.onnx'} and {folder / 'curves.sql'} serve it.\n"
+        f"5. Open {folder / 'report.html'} to see the report. {folder / 'curves.onnx'} and {folder / 'curves.sql'} "
+        "serve the calibrator.\n"
         "\nTo try next:\n" + "\n".join(f"  {command}" for command in next_commands(folder)),
         soft_wrap=True,
     )
@@ -156,7 +158,7 @@ def tell(figures: Mapping[str, Any], folder: Path) -> None:
 def next_commands(folder: Path) -> list[str]:
     """What to type after the demonstration, quoted for the shell."""
     steps = (
-        ["show", folder / "curves.parquet"],  # what the calibrator remembers
+        ["show", folder / "curves.parquet"],  # what is stored in the calibrator
         ["diagnose", folder / "log.parquet", "--label", "click"],  # whether the log shows the effect of position
         ["example"],  # a log of scores for the first five minutes
     )

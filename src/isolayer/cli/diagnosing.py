@@ -1,4 +1,4 @@
-"""The command that asks a log what it tells about position, and a trained model whether it agrees with the log."""
+"""The command that tells whether a log shows the effect of position, and whether a trained model agrees with it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def diagnose(
         _after_training(table, model, label, position, list_id, own, as_json=json)
     else:
         _before_training(table, label, position, item, features, own, as_json=json)
-    note(INDEPENDENT if option is None else f"intervals count clusters by {option}")
+    note(INDEPENDENT if option is None else f"intervals account for the clusters of {option}")
 
 
 def _before_training(
@@ -125,7 +125,7 @@ def _after_training(
     if task not in served.tasks or task not in columns:
         raise InputError(f"--label: expected a task of the model in the log, got {task!r}; it has {served.tasks}")
     lists = None if list_id is None else column(list_id, "--list", (), columns)
-    names = {position if name == "position" else name: name for name in curves.contexts[1:]}  # the log's, the curves'
+    names = {position if name == "position" else name: name for name in curves.contexts[1:]}  # log: curves
     served.check(table)
     missing = [name for name in names if name not in columns]
     if missing:
@@ -178,7 +178,7 @@ def _tell(result: Any, *, as_json: bool) -> None:
 
 
 def _bias_curves(folder: Path, position: str) -> Any:
-    """The bias curves of a model, with its position feature called position."""
+    """The bias curves of a model, with its position feature renamed to ``position``."""
     curves = need("isolayer.curves.curves").Curves.load(folder / "curves.parquet")
     if position not in curves.contexts:
         raise InputError(

@@ -16,7 +16,7 @@ from isolayer.curves.verified_file import library_version
 
 @dataclass(frozen=True)
 class Running:
-    """The command that runs: its name, its options, and what it has told people so far."""
+    """The command that is running: its name, its options, and the notes that it has printed so far."""
 
     command: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -27,12 +27,12 @@ _running: ContextVar[Running] = ContextVar("running")
 
 
 def running() -> Running:
-    """The command that runs; one without a name where a function is called by itself."""
+    """The command that is running; it has no name if a function is called outside of the command line."""
     return _running.get(Running("isolayer"))
 
 
 def recorded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, whose name and options are known while it runs."""
+    """The command, wrapped so that its name and options are known while it runs."""
 
     @wraps(command)
     def run(**options: Any) -> None:
@@ -56,16 +56,16 @@ def document(
     entries: Mapping[str, Sequence[Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The document of the command that runs, as plain values.
+    """The document of the command that is running, as plain values.
 
     Args:
         figures: What was found or done, by name.
         verdict: The verdict in a word; ``"done"`` for a command that does not judge.
-        holds: Whether what was asked holds; if not, the command ends with code 1.
-        reasons: Why, in sentences.
-        notes: What else to know, besides what the command has told people already.
+        holds: Whether the answer is yes; if not, the command ends with code 1.
+        reasons: The reasons for the verdict, in sentences.
+        notes: Further notes, besides those that the command has printed already.
         entries: Columns of a table, one entry per context.
-        settings: Options as they were used, where that is more than was typed.
+        settings: The options with the values that were used, if these include more than was typed.
 
     >>> document({"rows": 3})["figures"], document({})["verdict"]
     ({'rows': 3}, 'done')
@@ -86,7 +86,7 @@ def document(
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON knows.
+    """A value that JSON can represent.
 
     >>> plain({"a": np.float64(1.5), "b": [np.int64(2)], "c": float("nan")})
     {'a': 1.5, 'b': [2], 'c': None}

@@ -1,4 +1,4 @@
-"""Fields on the command line: which columns they are, their terms fitted, and logs read with them."""
+"""Fields on the command line: which columns are fields, fitting their corrections, and reading logs with them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from isolayer.errors import InputError
 from isolayer.fitting.combinations import written
 from isolayer.fitting.histogram import Histogram
 
-_SHOWN = 5  # segments that are printed
-_MOST_ROWS = 2_000_000  # of a day that is added; more are sampled
+_SHOWN = 5  # how many segments are printed
+_MOST_ROWS = 2_000_000  # most rows of an added day that are used; larger days are sampled
 
 
 def field_options(
@@ -30,7 +30,7 @@ def field_options(
     contexts: Sequence[str],
     audit_only: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """Names of the field columns that --fields and --exclude mean; all are without those of --audit-only.
+    """Names of the columns that --fields and --exclude select; ``all`` does not include those of --audit-only.
 
     >>> sums = Histogram.from_arrays([0.1], [1])
     >>> field_options(["all"], ["user"], ["score", "label", "user", "hour"], sums, ())
@@ -44,7 +44,7 @@ def field_options(
         used = {told.get(name) for name in ("score", "label", "weight", "negative_rate")}
         return tuple(name for name in columns if name not in {*used, *contexts, *left_out, *names(audit_only, columns)})
     if left_out:
-        raise InputError(f"--exclude: expected it with --fields all, got {', '.join(left_out)}; leave it out")
+        raise InputError(f"--exclude: expected --fields all with it, got {', '.join(left_out)}; leave it out")
     for name in distinct(asked, "--fields"):
         column(name, "--fields", (), columns)
     return asked
@@ -53,7 +53,7 @@ def field_options(
 def with_terms(
     curves: Curves, table: Any, sums: Histogram, fields: tuple[str, ...], missing: str, asked: dict[str, Any]
 ) -> Curves:
-    """The curves with terms of fields, fitted to the rows of a table; the clearest segments are printed."""
+    """The curves with the corrections of fields, fitted to the rows of a table; the clearest segments are printed."""
     from isolayer.tables.field_fit import fit_table_fields
     from isolayer.tables.histogram_query import ColumnSpec
 
@@ -71,7 +71,7 @@ def with_terms(
     )
     fitted, scans, sample = fit_table_fields(curves, table, spec, fields, **asked)
     if "structure" not in asked and sample < 0.9 * sums.rows:
-        note(f"fields: chosen on a sample of {sample:,} of {sums.rows:,} rows, fitted to all in {scans} scans")
+        note(f"fields: chosen on a sample of {sample:,} of {sums.rows:,} rows, fitted to all rows in {scans} scans")
     if fitted.terms is not None:
         crossed = [written(name) for name in fitted.terms.names if not isinstance(name, str)]
         note(f"combinations: {', '.join(crossed) or 'none'}")
@@ -89,7 +89,7 @@ def terms_figures(curves: Curves) -> dict[str, int]:
 
 
 def with_fields(rows: Rows, curves: Curves, histogram: Histogram) -> Histogram | FieldLog:
-    """The sums of a log as a verdict on a calibrator needs them: with its fields, if it has any."""
+    """The sums of a log for a verdict on a calibrator; if the calibrator has fields, with their values."""
     if curves.terms is None:
         return histogram
     from isolayer.tables.field_log import with_corrected
@@ -99,7 +99,7 @@ def with_fields(rows: Rows, curves: Curves, histogram: Histogram) -> Histogram |
 
 
 def paired_rows(rows: Rows, old: Curves, new: Curves) -> PairedLog:
-    """A log by two calibrators, of which one has fields."""
+    """A log with the predictions of two calibrators, at least one of which has fields."""
     from isolayer.tables.field_log import paired
 
     for curves in (old, new):
@@ -113,9 +113,9 @@ def _refuse_absent(curves: Curves, rows: Rows) -> None:
 
 
 def advice_for_held(curves: Curves, path: Path, sums: Path) -> str:
-    """What to do about a day that was added before, beside going on to the next."""
+    """What to do about a day that was added before, apart from continuing with the next day."""
     if curves.terms is None:
-        return "put it in the place of the day of the same --id with --replace, or take it out with --remove"
+        return "replace the day of the same --id by --replace, or remove it by --remove"
     return f"or {_fit_again(path, str(sums))}"
 
 
@@ -124,16 +124,16 @@ def _fit_again(path: Path, sums: str) -> str:
 
 
 def refuse_taking_out(curves: Curves, option: str | None, path: Path) -> None:
-    """Raise if a day is to be taken out of corrections that do not keep days apart."""
+    """Raise if a day is to be removed from a calibrator with fields, whose corrections do not store days separately."""
     if option is not None and curves.terms is not None:
         raise InputError(
-            f"{option}: expected a calibrator without fields, whose corrections do not keep days apart, got "
-            f"{', '.join(curves.fields)}; {_fit_again(path, 'SUMS')}"
+            f"{option}: expected a calibrator without fields, got one with {', '.join(curves.fields)}, from whose "
+            f"corrections no day can be removed; {_fit_again(path, 'SUMS')}"
         )
 
 
 def updated_fields(rows: Rows, fitted: Curves, before: Curves, kept: float) -> Curves:
-    """Curves fitted to all days with the terms of the days before, to which the rows of a new day are added."""
+    """Curves fitted to all days, with the corrections of the earlier days updated by the rows of a new day."""
     if before.terms is None:
         return fitted
     from isolayer.curves.fielded import with_updated_fields
@@ -143,7 +143,7 @@ def updated_fields(rows: Rows, fitted: Curves, before: Curves, kept: float) -> C
 
 
 def largest_change(rows: Rows, before: Curves, after: Curves) -> float:
-    """The largest change of a probability: of curves with fields, on the rows of a log."""
+    """The largest change of a probability; for curves with fields, on the rows of a log."""
     from isolayer.curves.comparison import compare_on_rows
 
     if before.terms is None:
@@ -152,7 +152,7 @@ def largest_change(rows: Rows, before: Curves, after: Curves) -> float:
 
 
 def _sampled_rows(rows: Rows, curves: Curves) -> LabelledRows:
-    """The rows of a log; of very many a sample, whose rows count for more."""
+    """The rows of a log, or a weighted sample of them if there are very many."""
     from isolayer.tables.field_rows import labelled_rows
 
     found, total = labelled_rows(rows.table, spec_of(rows, curves.contexts), curves.fields, most=_MOST_ROWS)

@@ -1,4 +1,4 @@
-"""Files that commands write: never over what they read, and all of them or none."""
+"""Files that commands write: never over a file that they read, and either all of them or none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from isolayer.storage import files_of, refuse_same_file, whole_files, writable
 
 
 def check_output(out: Path, option: str, *inputs: str | Path) -> None:
-    """Raise unless a file can be written at the path, and it is none of the inputs under whatever name.
+    """Raise unless a file can be written at the path and it is not one of the inputs, even under another name.
 
     Args:
         out: The file to write.
@@ -26,7 +26,7 @@ def check_output(out: Path, option: str, *inputs: str | Path) -> None:
 
 
 def save_all(artefacts: dict[Path, Any]) -> None:
-    """Save curves and sums under their paths, together: an error or a kill leaves every file as it was."""
+    """Save curves and sums under their paths together: after an error or a crash every file is as it was."""
     with whole_files(*artefacts) as parts:
         for part, artefact in zip(parts, artefacts.values(), strict=True):
             artefact.save(part)

@@ -1,4 +1,4 @@
-"""`fit --holdout`: rows left out of a fit, and what they say of it."""
+"""`fit --holdout`: rows that are left out of a fit, and the judgement of the fit on them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Part:
     Args:
         fitted: The rows to fit.
         held_out: The rows to judge on.
-        rule: How they are told apart, as plain values.
-        clusters: The options that name the clusters of intervals.
+        rule: The rule that separates them, as plain values.
+        clusters: The options that name the clusters for intervals.
     """
 
     fitted: Any
@@ -51,7 +51,7 @@ class Part:
         return cls(*parts, rule, (cluster, date))
 
     def judged(self, rows: Rows, curves: Curves) -> dict[str, Any]:
-        """Figures of the calibrator on the rows that were left out, against the raw score."""
+        """Figures of the calibrator on the rows that were left out, compared with the raw score."""
         from isolayer.monitor import compare_on_log
 
         table, _, own = with_clusters(self.held_out, *self.clusters)

@@ -1,4 +1,4 @@
-"""What a command that judges says: one verdict with its reasons, as a table for people or as one JSON document."""
+"""The verdict of a command, with its reasons: printed as a table, or as one JSON document."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Judgement:
     """A verdict of a command.
 
     Args:
-        holds: Whether what was asked holds; if not, the command ends with code 1.
+        holds: Whether the answer is yes; if not, the command ends with code 1.
         verdict: The verdict in one word.
-        reasons: Why, in sentences; at least one where it does not hold.
-        notes: What else to know, in sentences: assumptions, rows that were not judged.
-        figures: Numbers about everything together.
+        reasons: The reasons, in sentences; at least one if the verdict does not hold.
+        notes: Further notes, in sentences, such as assumptions and rows that were not tested.
+        figures: Numbers about all rows together.
         entries: Columns of a table, one entry per context.
-        settings: The options, as they were used.
+        settings: The options with the values that were used.
     """
 
     holds: bool
@@ -54,7 +54,7 @@ class Judgement:
 
 
 def pronounce(judgement: Judgement, *, as_json: bool, most: int) -> None:
-    """Print a verdict: results on stdout, words for people on stderr; end with code 1 if it does not hold.
+    """Print a verdict: results on stdout, notes for people on stderr. End with code 1 if it does not hold.
 
     Args:
         judgement: The verdict.

@@ -54,14 +54,14 @@ def read(log: Sequence[str]) -> Any:
     kinds = {_kind(one.split("?")[0] if "://" in one else one) for one in log}
     if len(kinds) > 1:
         listed = ", ".join(sorted(kind or "a folder" for kind in kinds))
-        raise InputError(f"log: expected files of one format, got {listed}; give them one after the other")
+        raise InputError(f"log: expected files of one format, got {listed}; convert them, or give one format at a time")
     kind = kinds.pop()
     table = _table(patterns, kind)
     return _some(table, repr(name_of(log))) if kind in (*_CSV, *_JSON) else table
 
 
 def read_spelled(log: Sequence[str], typed: Any, used: Sequence[str]) -> Spelled | None:
-    """The rows of CSV files with the text of every column beside what it means; None for what is no CSV file.
+    """The rows of CSV files with the original text of every column; None if the log is not CSV.
 
     Args:
         log: The files.
@@ -77,23 +77,23 @@ def read_spelled(log: Sequence[str], typed: Any, used: Sequence[str]) -> Spelled
 
 
 def _some(table: Any, name: str) -> Any:
-    """A table of text, unless it has no rows: then the types of its columns are not known either."""
+    """A table of text; an error if it has no rows, because then the types of its columns are unknown."""
     if not table.limit(1).count().to_pyarrow().as_py():
         raise InputError(f"log: expected rows, got none in {name}; check that it was written")
     return table
 
 
 def _pattern(one: str) -> str:
-    """A file among others as DuckDB must be given it."""
+    """The pattern that DuckDB is given for one of several files."""
     from isolayer.tables.sources import pattern_of
 
     if one == "-" or (Path(one).exists() and not Path(one).is_file() and not Path(one).is_dir()):
-        raise InputError(f"log: expected files where there are several, got {one!r}; write it to a file first")
+        raise InputError(f"log: expected only files if there are several, got {one!r}; write it to a file first")
     return pattern_of(one, "log")
 
 
 def _stream(one: str) -> AbstractContextManager[tuple[BinaryIO, str]] | None:
-    """Standard input or a pipe, to be read once, and what it is called; None for files."""
+    """Standard input or a pipe, which can be read once, and its name; None for files."""
     path = Path(one)
     if one == "-":
         return nullcontext((sys.stdin.buffer, "standard input"))
@@ -111,7 +111,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, str]]:
 
 
 def _kind(name: str) -> str:
-    """How a name ends, compression aside.
+    """The ending of a name, without that of its compression.
 
     >>> _kind("logs/Day.CSV.gz"), _kind("day.parquet")
     ('.csv', '.parquet')
@@ -130,27 +130,27 @@ def _table(patterns: list[str], kind: str) -> Any:
 
 
 def _unpacked(data: bytes, name: str) -> bytes:
-    """What a stream holds; what gzip made is known by its first two bytes."""
+    """The content of a stream; gzip is recognised by its first two bytes."""
     if data[:2] != b"\x1f\x8b":
         return data
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"log: expected whole gzip on {name}, got an error ({error}); send it again") from error
+        raise InputError(f"log: expected complete gzip on {name}, got an error ({error}); send it again") from error
 
 
 def _in_memory(stream: BinaryIO, name: str) -> Any:
     """A stream as a table in memory, its format recognised by its first byte."""
     import ibis
 
-    with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:  # DuckDB reads files; this one must not stay
+    with tempfile.TemporaryDirectory(prefix="isolayer-") as folder:  # DuckDB reads files; this one is temporary
         file = _written(stream, name, Path(folder))
         rows = _some(_table([glob.escape(str(file))], file.suffix), name).to_pyarrow()
     return ibis.memtable(rows)
 
 
 def _written(stream: BinaryIO, name: str, folder: Path) -> Path:
-    """What a stream holds as a file, whose name says the format."""
+    """The content of a stream as a file whose name says the format."""
     data = _unpacked(stream.read(), name)
     if not data.strip():
         raise InputError(f"log: expected rows on {name}, got nothing; pipe CSV, NDJSON or Parquet into it")
@@ -162,7 +162,7 @@ def _written(stream: BinaryIO, name: str, folder: Path) -> Path:
 
 @contextmanager
 def as_files(log: Sequence[str]) -> Iterator[list[str]]:
-    """The log as files that can be read more than once, which a stream is not."""
+    """The log as files that can be read more than once; a stream is first written to a file."""
     stream = _stream(log[0]) if len(log) == 1 else None
     if stream is None:
         yield list(log)

@@ -1,4 +1,4 @@
-"""The command that adds up the sums of many writers, each part once."""
+"""The command that adds up the sums of many writers and counts each part once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.partial_sums import merge_parts
 from isolayer.storage import files_of, locked
 
-_OF_DAYS = ("files", "days", "period")  # what sums remember of their own days
+_OF_DAYS = ("files", "days", "period")  # facts that sums store about their own days
 
 
 def merge(
@@ -64,7 +64,7 @@ def merge(
 
 
 class _Part(NamedTuple):
-    """Sums, and what they are known by."""
+    """Sums, and their identities."""
 
     path: Path
     held: tuple[str, ...]
@@ -72,7 +72,7 @@ class _Part(NamedTuple):
 
 
 def _distinct(parts: Sequence[_Part]) -> list[_Part]:
-    """Every part once; those that come again are said, and refused if they are not the same."""
+    """Every part once. A repeated part is noted, or refused if its rows are not the same."""
     owner, found = dict[str, _Part](), list[_Part]()
     for part in parts:
         first = next((owner[one] for one in part.held if one in owner), None)
@@ -81,14 +81,14 @@ def _distinct(parts: Sequence[_Part]) -> list[_Part]:
             owner |= dict.fromkeys(part.held, part)
         elif first.held != part.held:
             raise InputError(
-                f"sums: expected parts of different files, got {str(first.path)!r} and {str(part.path)!r}, which share "
-                "some but not all; leave out one, or sum its other files again"
+                f"sums: expected parts of different files, got {str(first.path)!r} and {str(part.path)!r}, which have "
+                "some files in common; leave out one, or make the sums of its other files again"
             )
         elif first.sums.folded().fingerprint() != part.sums.folded().fingerprint():
             raise InputError(
-                f"sums: expected the same rows in {str(first.path)!r} and {str(part.path)!r}, which are both "
-                f"{part.held[0].removeprefix('id:')!r}, got {first.sums.rows:g} and {part.sums.rows:g} that differ; "
-                "leave out the one that is wrong, or rename it if it is another part"
+                f"sums: expected the same rows in {str(first.path)!r} and {str(part.path)!r}, since both are "
+                f"{part.held[0].removeprefix('id:')!r}, got different ones ({first.sums.rows:g} and {part.sums.rows:g} "
+                "rows); leave out the one that is wrong, or rename it if it is another part"
             )
         else:
             note(f"counted once: {part.path} has the rows of {first.path}")
@@ -107,7 +107,7 @@ def _refuse_others(parts: Sequence[_Part]) -> None:
 
 
 def _total(parts: Sequence[_Part]) -> Histogram:
-    """The sums of all parts, with what they remember."""
+    """The sums of all parts, with the facts that they store."""
 
     def told(part: _Part) -> Histogram:
         facts = {name: value for name, value in part.sums.source.items() if name not in _OF_DAYS}

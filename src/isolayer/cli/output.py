@@ -28,7 +28,7 @@ from isolayer.cli.document import document, plain, running
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr, once; the JSON document of the command repeats it.
+    """Print a line for people on stderr, each text once; the JSON document of the command repeats it.
 
     >>> note("guessed: --label click")
     """
@@ -39,7 +39,7 @@ def note(text: str) -> None:
 
 
 def show(numbers: dict[str, Any], *, as_json: bool, verdict: str = "done") -> None:
-    """Named figures, one per line, or the JSON document of the command, which has the verdict too.
+    """Print named figures, one per line, or the JSON document of the command, which also has the verdict.
 
     >>> show({"rows": 3}, as_json=False)
     rows  3
@@ -55,7 +55,7 @@ def show(numbers: dict[str, Any], *, as_json: bool, verdict: str = "done") -> No
 def show_table(
     columns: Mapping[str, Sequence[Any]], *, as_json: bool, most: int | None = None, title: str = ""
 ) -> None:
-    """Columns as a table, the first ``most`` rows of it, or as JSON rows, one per line.
+    """Print the first ``most`` rows of columns as a table, or all rows as JSON, one per line.
 
     >>> show_table({"device": ["tv"], "ratio": [1.25]}, as_json=True)
     {"device": "tv", "ratio": 1.25}
@@ -71,7 +71,7 @@ def show_table(
         table.add_column(visible(name.replace("_", " ")), justify="right" if numeric else "left")
     for row in rows[:most]:
         table.add_row(*(text(value) for value in row))
-    # A pipe has no width: rows must not be folded there.
+    # A pipe has no width, so rows are not wrapped there.
     Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table, markup=False)
     if most is not None and len(rows) > most:
         note(f"{len(rows) - most} more rows; --json prints them all")

@@ -8,7 +8,7 @@ from pathlib import Path
 from isolayer.cli.judgement import Judgement
 from isolayer.storage import whole_file
 
-# Figures of `check`, how they are called there, and what they are.
+# The figures of `check`, and the help text of each metric.
 _METRICS = {
     "rows": "Rows of the log that was checked.",
     "o_over_e": "Observed over expected events; above 1 the calibrator predicts too little.",
@@ -24,7 +24,7 @@ _METRICS = {
 
 
 def write_metrics(judgement: Judgement, curves: Path, out: Path) -> None:
-    """Write the figures of a check in one step, so that no collector reads half of them.
+    """Write the figures of a check in one step, so that no collector reads an incomplete file.
 
     Args:
         judgement: The verdict.

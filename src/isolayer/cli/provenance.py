@@ -1,4 +1,4 @@
-"""What a calibrator remembers of the rows that it was fitted on: its columns, and whether a log has some of them."""
+"""What a calibrator stores about the rows that it was fitted on, and whether a log contains some of these rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_SAMPLE = "the calibrator was fitted on these rows, so they cannot judge it; u
 
 
 def remembered(histogram: Histogram, **facts: Any) -> Histogram:
-    """The sums with facts about their rows, which a calibrator that is fitted to them keeps; None is no fact."""
+    """The sums with facts about their rows, which are passed on to calibrators fitted to them; None is not stored."""
     known = {name: value for name, value in facts.items() if value is not None}
     return replace(histogram, source={**histogram.source, **known})
 
@@ -46,7 +46,7 @@ def period_of(table: Any, date: str | None) -> list[Any] | None:
 
 
 def as_fitted(rows: Rows, curves: Curves) -> Rows:
-    """How the rows of a log are to be read for a calibrator: as those of its fit, where options say nothing else."""
+    """The rows of a log, read with the options of the calibrator's fit unless other options are given."""
     source, columns = curves.source, list(rows.table.columns)
     rate = source.get("negative_rate")
     return replace(
@@ -64,7 +64,7 @@ def as_fitted(rows: Rows, curves: Curves) -> Rows:
 
 
 def choices(rows: Rows) -> dict[str, str | None]:
-    """What the options of a fit say of rows that need a choice, where it is not the usual one; None is no fact."""
+    """The options of a fit that say how to treat unusual rows, if they are not the default; None is not stored."""
     return {
         "on_bad_rows": "drop" if rows.on_bad_rows == "drop" else None,
         "missing": "own" if rows.missing == "own" else None,
@@ -72,17 +72,17 @@ def choices(rows: Rows) -> dict[str, str | None]:
 
 
 def note_replaced(out: Path, new: Curves) -> None:
-    """Say what a calibrator replaces that is about to be written, unless it is one of the same rows and settings."""
+    """Print which calibrator is about to be replaced, unless it has the same rows and settings as the new one."""
     if not out.is_file():
         return
     try:
         old = Curves.load(out)
     except InputError:
-        note(f"replaced: {out}, which held no calibrator that can be read")
+        note(f"replaced: {out}, which was not a readable calibrator")
         return
     if _told(old) != _told(new) or old.source.get("data") != new.source.get("data"):
         note(
-            f"replaced: {out} held a calibrator of {_told(old)}; the new one is of {_told(new)}. Give another --out to "
+            f"replaced: {out} was a calibrator of {_told(old)}; the new one is of {_told(new)}. Give another --out to "
             "keep both"
         )
 
@@ -97,7 +97,7 @@ def _told(curves: Curves) -> str:
 def clusters_as_fitted(
     cluster: str | None, date: str | None, curves: Curves, columns: Sequence[str]
 ) -> tuple[str | None, str | None]:
-    """The columns of clusters and of days: those that options name, or else those of the fit that the log has too."""
+    """The columns of clusters and of days: those that options name, or else those of the fit if the log has them."""
     known = {name: curves.source.get(name) for name in ("cluster", "date")}
     both = [
         known[name] if given is None and known[name] in columns else given or None
@@ -112,14 +112,16 @@ def fitted_on(curves: Curves, log: Sequence[str], histogram: Histogram | None = 
     Args:
         curves: The calibrator.
         log: The files of the log.
-        histogram: Its sums, if they are at hand.
+        histogram: Its sums, if they are known.
     """
     same = histogram is not None and curves.source.get("data") == histogram.folded().fingerprint()
     return same or bool(set(curves.source.get("files", ())) & set(ids_of(log)))
 
 
 def usable(rows: Rows, curves: Curves, log: Sequence[str]) -> tuple[Rows, bool]:
-    """The rows of a log that can be used, or an error, as the options say; and whether the curves were fitted on some.
+    """The usable rows of a log, and whether the curves were fitted on some of them.
+
+    Rows that cannot be used are left out or are an error, as the options say.
 
     Args:
         rows: The log, read as the calibrator was fitted.
@@ -136,7 +138,7 @@ def usable(rows: Rows, curves: Curves, log: Sequence[str]) -> tuple[Rows, bool]:
 
 
 def judged_on(held_out: bool, seen: bool) -> str:
-    """What the rows are to the calibrator that they judge, in words.
+    """How the rows are related to the fit of the calibrator, in words.
 
     >>> judged_on(True, False), judged_on(False, True), judged_on(False, False)
     ('held out', 'in sample', 'other rows')
@@ -148,7 +150,7 @@ def about_rows(kind: str, rows: int, log: str, curves: Path) -> str:
     """A sentence on the rows that a calibrator is judged on.
 
     Args:
-        kind: What they are, as :func:`judged_on` says it.
+        kind: How they are related to the fit, as :func:`judged_on` returns it.
         rows: Their number.
         log: Their files.
         curves: The calibrator.
@@ -159,7 +161,7 @@ def about_rows(kind: str, rows: int, log: str, curves: Path) -> str:
     if kind == "held out":
         return f"Judged on the {rows:,} rows of {log} that were left out of the fit of {curves}."
     if kind == "in sample":
-        return f"The {rows:,} rows of {log}, of which some or all were fitted by {curves}."
+        return f"Shown on the {rows:,} rows of {log}; {curves} was fitted to some or all of them."
     return f"Judged on the {rows:,} rows of {log}, a log that {curves} was not fitted to."
 
 
@@ -172,6 +174,6 @@ def judged_rows(table: Any, curves: Curves, wanted: bool) -> Any:
     rule = curves.source.get("holdout")
     if rule is None:
         raise InputError(
-            "--held-out: expected a calibrator of `fit --holdout`, got one that left out nothing; fit it so"
+            "--held-out: expected a calibrator of `fit --holdout`, got one that left out no rows; fit it with --holdout"
         )
     return held_out(table, rule)

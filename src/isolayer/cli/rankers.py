@@ -1,4 +1,4 @@
-"""What `train` and `tune` share: a log as Parquet, the columns that options name, and the ranker they describe."""
+"""What `train` and `tune` share: logs as Parquet, the columns that options name, and the ranker that they describe."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ Loss = Annotated[
 
 
 def first_process() -> bool:
-    """Whether this process speaks: the only one, or the first of those that torchrun started."""
+    """Whether this process prints: it is the only one, or the first of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def use_cores(most: int | None = None) -> int:
     """Use as many threads as there are cores for this process, unless OMP_NUM_THREADS says how many.
 
-    More threads than cores wait for one another: eight on two cores took three times as long as two. Where others use
-    the cores as well, two threads of a small model wait too, and took three times as long as one.
+    More threads than cores wait for one another: eight threads on two cores took three times as long as two. If other
+    processes use the cores too, even two threads of a small model took three times as long as one.
 
     Args:
-        most: How many threads are of use at most.
+        most: Largest number of threads.
     """
     some = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     threads = int(os.environ.get("OMP_NUM_THREADS") or min(some, most or some))
@@ -122,7 +122,7 @@ class Ranker:
         tasks: Label columns.
         decreasing: Those of them that fall with relevance.
         contexts: Number of ids of each context column.
-        vocabularies: Values of the columns that hold no ids.
+        vocabularies: Values of the columns that are not ids.
         hidden: Widths of the backbone's layers.
         mode: How contexts are combined.
         anchor: What the alpha loss trains.
@@ -190,7 +190,7 @@ def ranker(
 
     Args:
         logs: Parquet files and folders.
-        features: Feature columns, as the options name them; and so the others.
+        features: Feature columns; these and the following are written as in the options.
         tasks: Label columns.
         decreasing: Decreasing tasks.
         contexts: Context columns, some with their number of ids.
@@ -203,7 +203,7 @@ def ranker(
         known: Vocabularies of an earlier day, to be used again.
     """
     if loss != "pointwise" and list_id is None:
-        raise InputError(f"--list: expected the column of lists, which --loss {loss} compares, got none; name it")
+        raise InputError(f"--list: expected a column of lists, since --loss {loss} compares lists, got none; name it")
     sizes, labels, widths = context_sizes(contexts), distinct(names(tasks), "--tasks"), layer_widths(hidden)
     schema = _schema(logs)
     columns = matching(features, list(schema.names))
@@ -299,7 +299,7 @@ def layer_widths(hidden: str) -> list[int]:
 
 
 def earlier_vocabularies(start: str | None, out: Path) -> Mapping[str, Any]:
-    """Vocabularies of the run that is continued, since ids must mean the same; none for a new run."""
+    """Vocabularies of the run that is continued, so that ids keep their meaning; none for a new run."""
     path = out / "last.ckpt" if start == "resume" else None if start is None else Path(start)
     if path is None or not path.is_file():
         return {}

@@ -19,8 +19,8 @@ def release_judgement(
     """The verdict on a release.
 
     Args:
-        change: How far each context moves, as :meth:`isolayer.Curves.compare` says; None if their contexts differ.
-        found: What a log says of both, if one was given.
+        change: The change by context, as :meth:`isolayer.Curves.compare` returns it; None if their contexts differ.
+        found: The comparison on a log, if one was given.
         settings: The options of the command.
         in_sample: Whether one of the two was fitted on rows of the log.
     """
@@ -48,7 +48,7 @@ def _entries(change: dict[str, NDArray[Any]]) -> dict[str, list[Any]]:
 
 
 def _moved(change: dict[str, NDArray[Any]] | None, most: float | None) -> tuple[bool, str]:
-    """Whether a certain change is beyond what is allowed, and the largest change in words."""
+    """Whether a change beyond both bands is larger than allowed, and the largest change in words."""
     if change is None:
         return False, ""
     largest, certain = (float(np.nanmax(np.asarray(change[name], np.float64))) for name in ("largest", "certain"))

@@ -1,4 +1,4 @@
-"""The command that repairs what an audit found; it never writes over a calibrator that is there already."""
+"""The command that corrects what an audit found. It never overwrites a calibrator that already exists."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PASSED_ON = ("weight", "negative_rate", "cluster", "date")
 
 
 def repair(found: Any, settings: Mapping[str, Any], fitted: Curves | None = None) -> str | None:
-    """The command that repairs what was found; None if there is nothing that may be repaired.
+    """The command that corrects what was found; None if there is nothing that may be corrected.
 
     Args:
         found: The audit.
-        settings: The options of the audit, as they were used; the command has those that `fit` knows too.
+        settings: The options of the audit with the values used; those that `fit` also has are passed on.
         fitted: The calibrator that was audited; its contexts and fields are kept.
     """
     if found.holds or not (found.repair_fields or found.overall.off):
@@ -42,7 +42,7 @@ def repair(found: Any, settings: Mapping[str, Any], fitted: Curves | None = None
 
 
 def _allowed(found: Any, fitted: Curves | None) -> tuple[list[str], list[str]]:
-    """Contexts and fields of a calibrator that may still correct, without those fields that were found anew."""
+    """Contexts and fields of a calibrator to keep, without the fields that the audit found."""
     if fitted is None:
         return [], []
     contexts = [name for name in fitted.contexts if name not in found.audit_only]
@@ -50,12 +50,12 @@ def _allowed(found: Any, fitted: Curves | None) -> tuple[list[str], list[str]]:
 
 
 def what_it_does(command: str | None, settings: Mapping[str, Any], fitted: Curves | None) -> list[str]:
-    """What to know before the command is run, where a calibrator was audited."""
+    """What to know before running the command, if a calibrator was audited."""
     if command is None or fitted is None:
         return []
-    anew = "fits the raw score anew" + (" with its contexts" if fitted.contexts else "")
-    kept = f"{settings['curves']} as it is; name the logs of the earlier days as well if they should count"
-    return [f"the command below {anew}, to these rows alone, and leaves {kept}"]
+    anew = "fits a new calibrator of the raw score" + (" with the same contexts" if fitted.contexts else "")
+    kept = f"does not change {settings['curves']}; to include earlier days, add their logs to the command"
+    return [f"the command below {anew} to these rows only, and {kept}"]
 
 
 def _passed_on(settings: Mapping[str, Any]) -> list[Any]:

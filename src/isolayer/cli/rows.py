@@ -1,4 +1,4 @@
-"""Rows that a command writes: the format is what the name of the file says, and DuckDB writes it."""
+"""Rows that a command writes: the name of the file says the format, and DuckDB writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isolayer.cli.files import check_output
 from isolayer.errors import InputError
 from isolayer.storage import whole_file
 
-# How names end, and how DuckDB is told to write such a file.
+# Endings of file names, and the options with which DuckDB writes such a file.
 _FORMATS = {
     ".parquet": "FORMAT parquet",
     ".csv": "FORMAT csv, HEADER",
@@ -22,7 +22,7 @@ _FORMATS = {
 
 
 def check_format(out: Path) -> str:
-    """How DuckDB is told to write a file of this name; an error if the name says no format.
+    """The options with which DuckDB writes a file of this name; an error if the name has no known ending.
 
     >>> check_format(Path("rows.CSV.gz"))
     'FORMAT csv, HEADER, COMPRESSION gzip'
@@ -36,7 +36,7 @@ def check_format(out: Path) -> str:
 
 
 def check_rows_output(out: Path, as_json: bool, *inputs: str | Path) -> None:
-    """Raise unless rows can be written there: to a file of a known format, or to standard output by itself."""
+    """Raise unless rows can be written there: to a file of a known format, or to standard output without --json."""
     if str(out) != "-":
         check_output(out, "--out", *inputs)
         check_format(out)
@@ -52,7 +52,7 @@ def counts(rows: Any, column: str) -> tuple[int, int]:
 
 
 def write(rows: Any, out: Path) -> None:
-    """Write a table of the embedded DuckDB to a file, whole or not at all, or as CSV to standard output."""
+    """Write a table of the embedded DuckDB to a file, completely or not at all, or as CSV to standard output."""
     from isolayer.tables.sources import backend_of
 
     backend = backend_of(rows)
@@ -64,14 +64,14 @@ def write(rows: Any, out: Path) -> None:
                 shutil.copyfileobj(file, sys.stdout.buffer)
         return
     options = check_format(out)
-    backend.to_pyarrow(rows.limit(0))  # rows in memory, such as those of a pipe, have a name in the engine from now on
+    backend.to_pyarrow(rows.limit(0))  # compiling gives rows in memory, such as those of a pipe, a name in the engine
     with whole_file(out) as part:
         name = str(part).replace("'", "''")
         backend.raw_sql(f"COPY (SELECT {_exact(rows)} FROM ({backend.compile(rows)})) TO '{name}' ({options})")
 
 
 def _exact(rows: Any) -> str:
-    """All columns for a statement. Whole numbers of many digits are decimals: DuckDB writes a HUGEINT as a double."""
+    """All columns for a statement. Very large integers become decimals, because DuckDB writes a HUGEINT as a double."""
     wide = [name for name, kind in rows.schema().items() if kind.is_decimal() and kind.scale == 0]
     quoted = ['"' + name.replace('"', '""') + '"' for name in wide]
     replaced = ", ".join(f"CAST({name} AS DECIMAL(38, 0)) AS {name}" for name in quoted)

@@ -1,4 +1,4 @@
-"""The command that scores a log by the model that `train` wrote, for the commands that calibrate scores."""
+"""The command that adds the scores of a trained model to a log, for the commands that calibrate scores."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from isolayer.errors import InputError, need
 from isolayer.storage import read_once, read_set, whole_file
 from isolayer.vocabularies import Vocabulary
 
-BATCH = 65_536  # rows the model is asked about at once
-FAR = 10.0  # standard deviations between the mean of a feature here and in training that are worth a word
+BATCH = 65_536  # rows per call of the model
+FAR = 10.0  # a warning is printed if the mean of a feature differs from that in training by more standard deviations
 
 
 def score(
@@ -67,11 +67,11 @@ def score(
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A serving model, ready to run, and what it knows of its columns.
+    """A serving model, ready to run, and its columns.
 
     Args:
         session: The session of onnxruntime.
-        known: Its columns, out of its metadata.
+        known: Its columns, from its metadata.
     """
 
     session: Any
@@ -89,7 +89,7 @@ class ServedModel:
         return list(self.known["tasks"])
 
     def check(self, table: Any, features: str | None = None) -> None:
-        """Raise unless a table has the model's feature columns, and no others of those that are given."""
+        """Raise unless a table has the model's feature columns and ``features``, if given, names exactly these."""
         columns = _model_features(self.known, features, list(table.columns))
         if not isinstance(self.known["features"], str):
             refuse_text(table, [name for name in columns if name not in self.known["vocabularies"]])
@@ -110,7 +110,7 @@ class ServedModel:
 
 
 def _session(model: Path) -> Any:
-    """A serving model, ready to run; beside a manifest it must be the file that was written with it."""
+    """A serving model, ready to run. If there is a manifest next to it, the model must match it."""
     manifest = model.parent / "manifest.json"
     if model.is_file() and manifest.is_file():
         content = read_set(manifest, model.name)[model.name]
@@ -130,12 +130,12 @@ def _session(model: Path) -> Any:
 
 
 def _known_columns(session: Any, model: Path) -> dict[str, Any]:
-    """What the model knows of its columns, out of its metadata, checked against its inputs and outputs."""
+    """The columns of the model from its metadata, checked against its inputs and outputs."""
     found = session.get_modelmeta().custom_metadata_map.get("isolayer")
     outputs = [one.name for one in session.get_outputs()]
     try:
         known: dict[str, Any] = json_text.loads(found or "{}")
-        known.setdefault("vocabularies", {})  # of models that had none
+        known.setdefault("vocabularies", {})  # older models do not have these entries
         features, tasks, width = known["features"], known["tasks"], known["width"]
         expected = [name for task in tasks for name in (task, f"{task}_prob")]
         shape = session.get_inputs()[0].shape
@@ -145,7 +145,7 @@ def _known_columns(session: Any, model: Path) -> dict[str, Any]:
     except (LookupError, TypeError, ValueError):
         pass
     raise InputError(
-        f"--model: expected a model that knows its columns, as `isolayer train` writes it, got {str(model)!r} with "
+        f"--model: expected a model that stores its columns, as `isolayer train` writes it, got {str(model)!r} with "
         f"outputs {outputs}; train it again"
     )
 
@@ -193,7 +193,7 @@ def _matrix(rows: Any, known: dict[str, Any]) -> Any:
 
 
 def _feature(column: Any, name: str, known: dict[str, Any]) -> Any:
-    """A feature as the model takes it: a number, or that of its value from 1; 0 for an unseen value."""
+    """A feature as the model takes it: a number, or the id of a category, from 1; an unseen category is 0."""
     if name not in known["vocabularies"]:
         return column.to_numpy().astype(np.float32)
     vocabulary = Vocabulary(tuple(known["vocabularies"][name]))
@@ -207,7 +207,7 @@ def _finite(name: str, values: Any) -> Any:
 
 
 def _compare_means(matrix: Any, known: dict[str, Any]) -> None:
-    """Say which features are far from what they were in training: often another unit, or another column."""
+    """Warn about features whose mean is far from that in training: often the unit or the column is wrong."""
     mean, std = np.asarray(known["mean"]), np.asarray(known["std"])
     gap = np.abs(matrix.mean(0, dtype=np.float64) - mean)
     for index in np.flatnonzero(gap > FAR * np.maximum(std, 1e-6 * np.abs(mean) + 1e-12)):

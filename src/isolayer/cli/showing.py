@@ -1,4 +1,4 @@
-"""The command that shows what a calibrator or a file of sums remembers of its fit."""
+"""The command that shows what a calibrator or a file of sums stores about its fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isolayer.curves.verified_file import read_verified
 from isolayer.fitting.combinations import written
 from isolayer.fitting.histogram import Histogram
 
-_SEGMENTS = 10  # of fields that are explained
+_SEGMENTS = 10  # how many segments of fields are explained
 
 
 def show(
@@ -64,7 +64,7 @@ def _of_curves(curves: Curves) -> dict[str, Any]:
 
 
 def _terms(curves: Curves) -> dict[str, list[str]]:
-    """What the terms of fields are about, and what they correct most clearly, in sentences."""
+    """The fields and combinations that correct the score, and what they correct most clearly, in sentences."""
     if curves.terms is None:
         return {}
     names = [
@@ -96,7 +96,7 @@ def _columns(source: Any, contexts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _days(source: Any) -> dict[str, Any]:
-    """Which rows they were."""
+    """Which rows were fitted."""
     names, files = names_and_files(source)
     return {"period": source.get("period"), "files": files, "days": names}
 
@@ -107,7 +107,7 @@ def _grid(fitted: Curves | Histogram) -> dict[str, float]:
 
 
 def _text(name: str, value: Any) -> Any:
-    """A value for people: the number of files, other lists as their entries, groups of settings as JSON."""
+    """A value for people: files as their number, other lists as their entries, groups of settings as JSON."""
     if isinstance(value, dict):
         return json_text.dumps(plain(value))
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""CSV whose columns leave a command spelled as they came: ``007`` stays ``007``, and a date keeps its format.
+"""CSV whose values are written exactly as they were read: ``007`` stays ``007``, and a date keeps its format.
 
-DuckDB guesses the type of each column and forgets how a value was written. Here every column is read as text, and those
-that are computed with, such as the score, are read from it once more by their type.
+DuckDB guesses the type of each column and does not keep the original text. Here every column is read as text; columns
+that are needed as values, such as the score, are then converted from the text.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Spelled(NamedTuple):
     """Rows of a CSV file.
 
     Args:
-        table: The rows; columns that are computed with have their types, all others are text.
+        table: The rows; columns that are needed as values have their types, all others are text.
         columns: Names of all columns, in the order of the file.
-        text: For each column that is computed with, the column that has its text.
+        text: For each column that is needed as values, the name of the column with its text.
         row: The column of row numbers.
     """
 
@@ -29,19 +29,19 @@ class Spelled(NamedTuple):
     row: str
 
     def restored(self, rows: Any, *added: str) -> Any:
-        """The rows as text in their order, and the columns that were added to them."""
+        """The rows as text in their original order, with the added columns."""
         own = {name: rows[self.text.get(name, name)] for name in self.columns}
         return rows.order_by(rows[self.row]).select(**own, **{name: rows[name] for name in added})
 
 
 def spelled(typed: Any, text: Any, files: str, used: Sequence[str]) -> Spelled | None:
-    """Rows whose text is kept beside the columns that are computed with.
+    """Rows with the original text of the columns that are needed as values.
 
     Args:
         typed: The rows by the types that DuckDB guessed.
         text: The same as text.
         files: The files, for DuckDB.
-        used: Columns that are computed with.
+        used: Columns that are needed as values.
 
     Returns:
         None if the two readings do not have the same columns.
@@ -70,7 +70,7 @@ def _formats(files: str) -> tuple[str | None, str | None]:
 
 
 def _value(text: Any, kind: Any, formats: tuple[str | None, str | None]) -> Any:
-    """Text by its type; dates and times by the format that was guessed."""
+    """Text converted to its type; dates and times by the guessed format."""
     date, time = formats
     if kind.is_date() and date is not None:
         return text.as_date(date)

@@ -1,4 +1,4 @@
-"""The sums of a log, as the options describe its columns: what every command that fits or judges starts from."""
+"""The sums of a log whose columns the options describe. Every command that fits or judges starts from these sums."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Rows:
     weight: str | None
     scale: str | None
     negative_rate: str | None
-    on_bad_rows: str | None  # of the options, or as it was fitted
+    on_bad_rows: str | None  # as the options say, or as in the fit
     missing: str | None = "own"
     weight_kind: str = "frequency"
     clusters: str | None = None  # the column of `with_clusters`
@@ -102,7 +102,7 @@ class Rows:
 
 
 def spec_of(rows: Rows, contexts: tuple[str, ...]) -> ColumnSpec:
-    """What the columns of a log mean, by the options that describe them."""
+    """The meaning of the columns of a log, from the options."""
     from isolayer.tables.field_log import GROUPS
     from isolayer.tables.histogram_query import ColumnSpec
 
@@ -146,14 +146,14 @@ def histogram_of_log(rows: Rows, contexts: tuple[str, ...]) -> tuple[Histogram, 
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Turn warnings about rows, scores and weights into notes, in the words of the command line."""
+    """Print warnings about rows, scores and weights as notes, with the names of options instead of arguments."""
     from isolayer.tables.histogram_query import RowsDropped
 
     kinds = (WeightsAreNotCounts, ScoresLookLikeProbs, FieldKnowsLabel, RowsDropped)
     with warnings.catch_warnings(record=True) as found:
         for kind in kinds:
             warnings.simplefilter("always", kind)
-        warnings.simplefilter("ignore", ScoresLookReversed)  # `fit` says where the rate falls by itself
+        warnings.simplefilter("ignore", ScoresLookReversed)  # `fit` itself says where the rate falls
         yield
     for warning in found:
         if issubclass(warning.category, kinds):
@@ -163,7 +163,7 @@ def noted() -> Iterator[None]:
 
 
 def _as_typed(message: str, log: str) -> str:
-    """A message about a table in the words of the command line.
+    """A message about a table, with the names of options instead of arguments.
 
     >>> _as_typed('leave them out by on_bad_rows="drop". To see some: SELECT 1', "log.csv")
     'leave them out by --on-bad-rows drop. To see some: SELECT 1'
@@ -176,7 +176,8 @@ def _as_typed(message: str, log: str) -> str:
         ("scale", "logit"),
     ):
         message = message.replace(f'{option}="{value}"', f"--{option.replace('_', '-')} {value}")
-    return message if log != "-" else message.partition(". To see some:")[0]  # what was piped in cannot be asked again
+    # A pipe cannot be read again, so the query that shows such rows would not work.
+    return message if log != "-" else message.partition(". To see some:")[0]
 
 
 def grid_of(given: str) -> Grid | Literal["auto"]:
@@ -210,7 +211,7 @@ def rate_of(given: str | None, columns: list[str]) -> float | str | None:
 
 
 def quality(curves: Curves, log: Histogram | FieldLog, rows: float | None = None) -> dict[str, Any]:
-    """The size and the log loss of a fit, on the rows it was fitted to, or on a day of them."""
+    """The size of a fit, and its log loss on the rows it was fitted to, or on one day of them."""
     from isolayer.monitor import log_losses
 
     before, after = log_losses(curves, log)
@@ -220,5 +221,5 @@ def quality(curves: Curves, log: Histogram | FieldLog, rows: float | None = None
 
 
 def sizes(curves: Curves) -> dict[str, int]:
-    """Number of contexts, and of curves: those of the contexts and of all their ancestors."""
+    """Number of contexts, and number of curves, which are those of the contexts and of all their ancestors."""
     return {"contexts": len(curves.keys[-1][0]) if curves.contexts else 0, "curves": len(curves.values)}

@@ -1,4 +1,4 @@
-"""The options of `fit` that say which terms of fields there are: found, asked for, left out, kept or frozen."""
+"""The options of `fit` that choose the corrections of fields: found, asked for, left out, kept or frozen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Freeze = Annotated[
 
 @dataclass(frozen=True)
 class TermOptions:
-    """What was typed."""
+    """The options as typed."""
 
     structure: Path | None = None
     interactions: Sequence[str] | None = None
@@ -47,7 +47,7 @@ class TermOptions:
     freeze: Sequence[str] | None = None
 
     def earlier(self, fields: Sequence[str] | None) -> Curves | None:
-        """The calibrator whose structure is kept, without what is left out, and frozen where it is asked for."""
+        """The calibrator whose structure is kept, without the terms of --without, and with those of --freeze frozen."""
         self._refuse_strays(fields)
         if self.structure is None:
             return None
@@ -59,7 +59,7 @@ class TermOptions:
         return replace(earlier, terms=self._changed(earlier.terms))
 
     def asked(self, columns: Sequence[str], earlier: Curves | None) -> dict[str, Any]:
-        """The same for :func:`isolayer.tables.field_fit.fit_table_fields`.
+        """The options as arguments of :func:`isolayer.tables.field_fit.fit_table_fields`.
 
         >>> TermOptions(interactions=["auto, hour x device"], without=["user"]).asked(["hour", "device", "user"], None)
         {'interactions': ['auto', ('hour', 'device')], 'without': ['user']}
@@ -71,7 +71,7 @@ class TermOptions:
         return {"interactions": read[0] if single else read, "without": _terms(self.without, columns)}
 
     def _refuse_strays(self, fields: Sequence[str] | None) -> None:
-        """Raise if an option is given without the one that it is about, or with one that says the same."""
+        """Raise if an option is given without the option that it needs, or with one that it contradicts."""
         if self.structure is not None:
             for option, given in (("--fields", fields), ("--interactions", self.interactions)):
                 if given:
@@ -81,17 +81,17 @@ class TermOptions:
                         "out one"
                     )
         elif self.freeze:
-            raise InputError("--freeze: expected --structure, whose values are kept, got none; add it")
+            raise InputError("--freeze: expected --structure, since it keeps values of that, got none; add it")
         for option, given in (("--interactions", self.interactions), ("--without", self.without)):
             if given and not fields and self.structure is None:
-                raise InputError(f"{option}: expected --fields, which it is about, got none; add them")
+                raise InputError(f"{option}: expected --fields with it, got none; add --fields")
 
     def _changed(self, terms: Terms) -> Terms:
         """The terms of a structure without some, and with others frozen."""
         known = [name for name in terms.names if isinstance(name, str)]
         left = _named(terms.without, _terms(self.without, known), "--without")
         if not left.terms:
-            raise InputError("--without: expected to leave a field, got all of them; leave out --structure too")
+            raise InputError("--without: expected at least one field to remain, got all of them; omit --structure too")
         frozen = _terms(self.freeze, known)
         if not frozen:
             return left

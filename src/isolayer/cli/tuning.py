@@ -69,7 +69,7 @@ def tune(
     space = {"alpha": alpha, "beta": beta, "lr": lr, "dropout": dropout}
     values = {name: _numbers(given, f"--{name}") for name, given in space.items()}
     if truth is not None and list_id is None:
-        raise InputError("--list: expected the column of lists, since nDCG is of lists, got none; name it")
+        raise InputError("--list: expected a column of lists, since nDCG compares lists, got none; name it")
     search, training = need("isolayer.training.tune"), need("isolayer.training.train")
     use_cores()
     with as_parquet(logs) as files:

@@ -155,8 +155,8 @@ def compare(
     fielded = bool(one.fields or two.fields)
     if fielded and not log:
         raise InputError(
-            f"--log: expected a log, since curves with fields ({', '.join(one.fields or two.fields)}) are compared on "
-            "rows, got none; give a log that neither was fitted on, as in --log today.parquet"
+            f"--log: expected a log, since calibrators with fields ({', '.join(one.fields or two.fields)}) are "
+            "compared on rows, got none; give a log that neither was fitted on, such as --log today.parquet"
         )
     if log:
         if one.scale != two.scale:

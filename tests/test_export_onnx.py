@@ -145,7 +145,9 @@ def test_every_value_is_told_from_every_other(keys, asked, levels, tmp_path):
 
 def test_a_boolean_model_without_missing_values_cannot_be_told_of_one(tmp_path):
     to_onnx(with_keys([False, True]), tmp_path / "c.onnx")
-    with pytest.raises(InputError, match="context context: expected no missing values, which the model cannot be told"):
+    with pytest.raises(
+        InputError, match="context context: expected no missing values, for which the model has no input"
+    ):
         predict(session(tmp_path / "c.onnx"), np.zeros(1), {"context": np.array([None])})
 
 

@@ -59,10 +59,10 @@ def test_the_summary_says_where_the_model_is_wrong():
     text = fitted().summary().splitlines()[-1]
     assert text.startswith("Above 0.")
     assert "the event becomes rarer as the score rises" in text
-    assert "the model, not its calibration, is wrong there. No monotone curve can repair it" in text
+    assert "the model, not its calibration, is wrong there. No monotone curve can correct this" in text
     assert "becomes rarer" not in fitted("steps").summary()
     assert "becomes rarer" not in fitted("contexts").summary()
-    assert fitted(monotone=False).summary().splitlines()[-1].endswith("retraining the model is better.")
+    assert fitted(monotone=False).summary().splitlines()[-1].endswith("it is better to retrain the model.")
 
 
 def test_the_summary_speaks_of_scores_as_users_know_them():

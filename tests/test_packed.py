@@ -265,7 +265,7 @@ def test_a_packed_file_that_was_tampered_with_is_refused(how, tmp_path):
     def read():
         return Curves.load(path) if curves is None else (np.asarray(curves.variance), np.asarray(curves.knot_weight))
 
-    with pytest.raises(InputError, match=r"file: expected a sound file, got .*corrupt") as caught:
+    with pytest.raises(InputError, match=r"file: expected an intact file, got .*corrupt") as caught:
         read()
     assert any(part in str(caught.value) for part in message.split("|")), caught.value
 

@@ -265,7 +265,7 @@ def test_facts_are_json_and_nothing_else(tmp_path):
     for text in (b"{", b"[]", b"3", b"{}", b"\xff", b"[" * 100_000):
         pq.write_table(table.replace_schema_metadata({b"isolayer": text}), path)
         verified_file.seal(path)
-        with pytest.raises(InputError, match=r"file: expected a sound file, got .*, which is corrupt"):
+        with pytest.raises(InputError, match=r"file: expected an intact file, got .*, which is corrupt"):
             load_curves(path)
 
 
@@ -307,7 +307,7 @@ BAD_CURVES = {
     "curves: expected the parent of every context": lambda curves: with_keys(
         curves, 2, (np.full(len(curves.keys[2][0]), "nobody"), curves.keys[2][1])
     ),
-    "keys: expected 2 columns of one length at depth 2": lambda curves: with_keys(
+    "keys: expected 2 equally long columns at depth 2": lambda curves: with_keys(
         curves, 2, (curves.keys[2][0], curves.keys[2][1][1:])
     ),
     "contexts: expected each once": lambda curves: replace(curves, contexts=("device", "device")),
@@ -326,7 +326,7 @@ def test_curves_that_cannot_be_are_neither_saved_nor_loaded(message, tmp_path, m
             save_curves(bad, path)
         except ValueError:
             return  # not even Arrow can write it
-    with pytest.raises(InputError, match="file: expected a sound file, got"):
+    with pytest.raises(InputError, match="file: expected an intact file, got"):
         load_curves(path)
 
 
@@ -354,7 +354,7 @@ def test_sums_that_cannot_be_are_neither_saved_nor_loaded(message, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(parquet_io, "check_histogram", lambda histogram: None)
         save_histogram(bad, path)
-    with pytest.raises(InputError, match=rf"file: expected a sound file, got .*{message}"):
+    with pytest.raises(InputError, match=rf"file: expected an intact file, got .*{message}"):
         load_histogram(path)
 
 

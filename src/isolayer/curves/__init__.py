@@ -1,1 +1,1 @@
-"""Fitted curves: the one artefact, its file format, and what it can be exported to."""
+"""Fitted curves: the object that a fit returns, its file format, and its exports."""

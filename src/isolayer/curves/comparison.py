@@ -17,7 +17,7 @@ from isolayer.errors import InputError
 from isolayer.fitting.categories import Codes, combine, encode
 from isolayer.grid import Grid
 
-LEVEL = 0.05  # how often some context of a depth may show a certain change where nothing moved
+LEVEL = 0.05  # how often some context of a depth may show a certain change although nothing changed
 
 
 def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
@@ -25,8 +25,8 @@ def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
 
     Changes are measured at the knots where either release has rows of the context. Each release uses the curve that it
     would serve: a context that only one of them has is served by its ancestor in the other. A change is certain where
-    the bands of the two releases do not overlap. The bands are so wide that, if nothing has changed, some context of a
-    depth shows a certain change with probability at most ``LEVEL``.
+    the bands of the two releases do not overlap. The bands are adjusted for the number of comparisons: if nothing has
+    changed, some context of a depth shows a certain change with probability at most ``LEVEL``.
 
     Returns:
         Columns, one entry per context of either: ``depth``, the context columns (None below their depth), ``largest``
@@ -52,8 +52,8 @@ def compare(one: Curves, two: Curves) -> dict[str, NDArray[Any]]:
 def compare_on_rows(one: Curves, two: Curves, rows: LabelledRows) -> dict[str, NDArray[Any]]:
     """How far the second release moves the probabilities of rows, which may have fields.
 
-    A change is certain where the bands of the two releases do not overlap. The bands are so wide that, if nothing has
-    changed, some row shows a certain change with probability at most ``LEVEL``.
+    A change is certain where the bands of the two releases do not overlap. The bands are adjusted for the number of
+    comparisons: if nothing has changed, some row shows a certain change with probability at most ``LEVEL``.
 
     Args:
         one: The release in service.
@@ -101,7 +101,7 @@ def _changes(
 
 
 def on_grid(curves: Curves, grid: Grid) -> Curves:
-    """The curves read at the knots of another grid; the weight of each knot goes to the two nearest new ones."""
+    """The curves evaluated at the knots of another grid; the weight of each knot is divided between the two nearest."""
     if curves.grid == grid:
         return curves
     rows, knots = np.arange(len(curves.values))[:, None], grid.knots[1:]
@@ -121,7 +121,7 @@ def _at_depth(one: Curves, two: Curves, depth: int) -> dict[str, NDArray[Any]]:
     """The part of :func:`compare` about one depth: every context that either release has there."""
     theirs = dict(zip(two.contexts, two.keys[depth], strict=False))
     rows = two.starts[depth + 1] - two.starts[depth]
-    new = one.rows_of(theirs, rows, depth=depth) < one.starts[depth]  # contexts that only the other has
+    new = one.rows_of(theirs, rows, depth=depth) < one.starts[depth]  # contexts that only the other release has
     union = {
         name: np.array([*mine.tolist(), *key[new].tolist()], dtype=object)
         for mine, (name, key) in zip(one.keys[depth], theirs.items(), strict=True)

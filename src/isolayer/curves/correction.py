@@ -1,6 +1,6 @@
-"""Terms of fields applied to the calibrated logits of curves: corrected, with a band, and back again.
+"""Corrections of fields applied to the calibrated logits of curves: the corrected logit, its band and its inverse.
 
-The order is: base curve, terms, last curve. Pure functions; which curve is the base of a row is handled by
+The order is: base curve, terms, last curve. These are pure functions; which curve is the base of a row is handled by
 :mod:`isolayer.curves.curves`.
 """
 

@@ -1,6 +1,6 @@
-"""`Curves`: the one fitted artefact. A table of monotone curves, one per context, and what they are.
+"""`Curves`: what a fit returns. A table of monotone curves, one per context, with facts about them.
 
-The class says which curve serves which context and answers questions about scores. What a curve is as a function is in
+The class knows which curve serves which context, and calibrates scores. A curve as a function is defined in
 :mod:`isolayer.curves.evaluation`, the comparison of two releases in :mod:`isolayer.curves.comparison`, the file in
 :mod:`isolayer.curves.parquet_io`. How curves are fitted is handled by :mod:`isolayer.fitting.hierarchy`.
 """
@@ -358,7 +358,7 @@ class Curves(CurvesForm):
         return row
 
     def refuse_terms(self, what: str) -> None:
-        """Raise when these curves have terms of fields, which something cannot use."""
+        """Raise if these curves have fields, for an operation ``what`` that does not support them."""
         if self.terms is not None:
             raise InputError(
                 f"{what}: expected curves without fields, got terms of {list(self.terms.columns)}; fit without fields, "
@@ -369,10 +369,10 @@ class Curves(CurvesForm):
         """Raise unless every context is in the table once, and its parent too."""
         for depth, keys in enumerate(self.keys):
             if len(keys) != depth or len({len(key) for key in keys}) > 1:
-                raise InputError(f"keys: expected {depth} columns of one length at depth {depth}, got others; add them")
+                raise InputError(f"keys: expected {depth} equally long columns at depth {depth}, got others; add them")
         for _, finder in self._finders:
             if (np.diff(finder.key) == 0).any():
-                raise InputError("curves: expected every context once, got one twice; drop one of its curves")
+                raise InputError("curves: expected every context once, got one of them twice; drop one of its curves")
 
     @cached_property
     def _finders(self) -> tuple[tuple[NDArray[Any], Finder], ...]:
@@ -383,7 +383,7 @@ class Curves(CurvesForm):
             for (vocabulary, finder), key in zip(finders, keys, strict=False):
                 parent = finder.find(parent, lookup(key, vocabulary))
             if (parent < 0).any():
-                raise InputError("curves: expected the parent of every context, got a context without; add its curve")
+                raise InputError("curves: expected the parent of every context, got one without parent; add its curve")
             vocabulary, code = encode(keys[-1], self.contexts[len(finders)])
             finders.append((vocabulary, Finder(parent, code, len(vocabulary))))
         return tuple(finders)

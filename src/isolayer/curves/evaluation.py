@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 Scale = Literal["logit", "prob"]
 Extrapolation = Literal["extend", "clip"]
 
-NEAR = 1e-15  # a probability is taken to be at least this far from 0 and 1 before its logit
-_CHUNK = 1 << 15  # rows evaluated together, so that what is gathered stays in cache
+NEAR = 1e-15  # probabilities are clipped to be at least this far from 0 and 1
+_CHUNK = 1 << 15  # rows evaluated together, so that gathered values stay in cache
 
 
 def logit_of(prob: Floats) -> Floats:
@@ -121,7 +121,7 @@ def invert(values: Matrix, row: Codes, logit: Floats, grid: Grid, extrapolation:
 
 
 def prob_of_cells(values: Floats, histogram: Histogram) -> Floats:
-    """Probability of the event in each cell of a histogram by one curve, in the rows as they were sampled."""
+    """Probability of the event in each cell of a histogram by one curve, among the rows as sampled."""
     logit = histogram.logit / histogram.weight
     first = np.zeros(len(logit), np.int64)
     return prob_of(evaluate(values[None], first, logit, histogram.grid) - np.log(histogram.negative_rate))

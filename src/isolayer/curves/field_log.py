@@ -1,7 +1,7 @@
 """Sums and rows of a log for curves with fields: the input of every verdict on such curves.
 
-Sums by the raw score, which suffice for curves without fields, do not say what fields add. So the rows are summed by
-the corrected logit too. How these are made of a table is handled by :mod:`isolayer.tables.field_log`.
+Sums by the raw score are enough for curves without fields, but do not contain what fields add. So the rows are also
+summed by the corrected logit. :mod:`isolayer.tables.field_log` computes these sums from a table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.terms import LAST_GRID
 
 RAW_STEP = 0.02  # width of the bins of raw logits in the sums of a fit
-MOST_BINS = 2.0**40  # raw logits further out share a bin
+MOST_BINS = 2.0**40  # raw logits beyond this share a bin
 
 
 class FieldLog(NamedTuple):
@@ -26,7 +26,7 @@ class FieldLog(NamedTuple):
     Attributes:
         raw: Sums by the raw score, on the grid of the curves.
         corrected: Sums of the same rows by their corrected logit.
-        rows: The rows themselves, or a sample of them: where the fields of each context lie.
+        rows: The rows themselves, or a sample of them, for the distribution of the fields in each context.
     """
 
     raw: Histogram
@@ -49,7 +49,7 @@ class FieldLog(NamedTuple):
 class PairedLog(NamedTuple):
     """A log for :func:`isolayer.monitor.compare_on_log` of two calibrators, with fields or without.
 
-    Cells are rows of a class whose two calibrated logits lie in the same two bins; each is taken at its means.
+    A cell has the rows of one class whose two calibrated logits are in the same two bins; each logit is the mean.
 
     Attributes:
         logits: Mean calibrated logits of the cells, by the old calibrator and by the new one, shape ``[cells]`` each.
@@ -82,14 +82,14 @@ class PairedLog(NamedTuple):
 
     @property
     def traffic(self) -> tuple[Floats, Floats]:
-        """Weight of the positives and of the negatives that the rows of each cell stand for."""
+        """Weight of the positives and of the negatives of real traffic that the rows of each cell represent."""
         return self.positive.clip(min=0.0), (self.weight - self.positive).clip(min=0.0) / self.rate
 
 
 def fitted_sums(curves: Curves, rows: LabelledRows) -> Histogram:
-    """Sums of rows by context, raw logit and corrected logit: what a fitted calibrator keeps for its report.
+    """Sums of rows by context, raw logit and corrected logit, which a fitted calibrator keeps for its report.
 
-    The raw logit is one context more, the finest, as a whole number of ``RAW_STEP``.
+    The raw logit, as a whole number of ``RAW_STEP``, is a further context, the finest one.
 
     >>> import numpy as np
     >>> from isolayer.grid import Grid
@@ -105,12 +105,12 @@ def fitted_sums(curves: Curves, rows: LabelledRows) -> Histogram:
 
 
 def raw_name(curves: Curves) -> str:
-    """Name of the context of raw logits in the sums of a fit, which no context or field has."""
+    """Name of the context of raw logits in the sums of a fit; it differs from all contexts and fields."""
     return own_name([*curves.contexts, *curves.fields], "raw")
 
 
 def refuse_sums(curves: Curves, what: str, remedy: str) -> None:
-    """Raise for curves with fields, of which sums by the score say too little.
+    """Raise for curves with fields, for which sums by the score are not enough.
 
     >>> from isolayer.grid import Grid
     >>> refuse_sums(Curves.identity(Grid()), "check", "")

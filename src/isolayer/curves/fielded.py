@@ -1,7 +1,7 @@
 """Curves with fields: the base curves are kept, and terms are fitted to what they leave unexplained.
 
-The rows are needed once, when the terms are fitted; serving needs the terms only. What a term is, is said in
-:mod:`isolayer.fitting.terms`, how it is fitted in :mod:`isolayer.fitting.fields`.
+The rows are needed once, when the terms are fitted; serving needs the terms only. Terms are defined in
+:mod:`isolayer.fitting.terms` and fitted in :mod:`isolayer.fitting.fields`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolayer.fitting.histogram import LEAST_WEIGHT
 from isolayer.fitting.terms import Terms
 from isolayer.settings import listed, shown
 
-_MOST_VALUES = 10_000  # of a context that gets a term
+_MOST_VALUES = 10_000  # most values of a context that gets a term
 
 
 class LabelledRows(NamedTuple):
@@ -49,7 +49,7 @@ class LabelledRows(NamedTuple):
         return curves.evaluate(rows, self.logit)
 
     def weighing(self, fields: Sequence[str]) -> LabelledRows:
-        """The rows that weigh something, the columns of the fields checked for their length."""
+        """The rows with a positive weight; the lengths of the field columns are checked."""
         for name in fields:
             same_length(f"field {name}", len(self.columns[name]), len(self.logit))
         if self.weight is None or (self.weight >= LEAST_WEIGHT).all():
@@ -71,15 +71,15 @@ def with_fields(
 ) -> Curves:
     """The curves with terms of some fields, fitted to rows.
 
-    Contexts have terms too: their curves were fitted without the fields, so where a field is unevenly spread over
-    contexts, its effect is in their curves already, and has to be taken out of these as the field gets a term.
+    Contexts have terms too. Their curves were fitted without the fields: if a field is distributed differently in
+    different contexts, its effect is already in their curves, and must be removed from them when the field gets a term.
 
     Args:
         curves: The base curves.
         rows: The rows; those without weight are left out.
         fields: Names of the field columns.
         interactions: How many combinations of fields to find at most, or which to add.
-        without: Fields and combinations that are left out.
+        without: Fields and combinations to leave out.
         structure: Terms of an earlier fit, whose levels and combinations are kept.
 
     >>> from isolayer.grid import Grid
@@ -104,7 +104,7 @@ def with_fields(
 
 
 def _corrected_contexts(curves: Curves) -> list[str]:
-    """Contexts that get terms beside the fields: all but very fine ones."""
+    """Contexts that get terms besides the fields: all except very fine ones."""
     values = {
         name: len(np.unique(keys[-1].astype(str))) for name, keys in zip(curves.contexts, curves.keys[1:], strict=True)
     }
@@ -112,7 +112,7 @@ def _corrected_contexts(curves: Curves) -> list[str]:
 
 
 def with_updated_fields(curves: Curves, rows: LabelledRows, terms: Terms, *, kept: float = 1.0) -> Curves:
-    """The curves with terms of earlier rows, to which new rows are added; see :mod:`isolayer.fitting.field_updates`.
+    """The curves with the terms of earlier rows, updated by new rows; see :mod:`isolayer.fitting.field_updates`.
 
     Args:
         curves: The base curves.
@@ -128,7 +128,7 @@ def with_updated_fields(curves: Curves, rows: LabelledRows, terms: Terms, *, kep
 
 
 def taken(values: Any, kept: Any) -> Any:
-    """Some entries of a column of any kind, by their places.
+    """Some entries of a column of any kind, by their indices.
 
     >>> taken(["a", "b", "c"], np.array([0, 2]))
     ['a', 'c']
@@ -141,7 +141,7 @@ def taken(values: Any, kept: Any) -> Any:
 
 
 def field_names(fields: Sequence[str] | str, columns: Sequence[str] | None, used: Sequence[str]) -> tuple[str, ...]:
-    """The field columns that a setting stands for.
+    """The field columns that a setting selects.
 
     Args:
         fields: Names, or ``"all"``.

@@ -1,4 +1,4 @@
-"""Where a curve is: from the place of its parent and the code of one more context value to its own place."""
+"""Finds a curve: from the index of its parent and the code of one more context value to its own index."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import numpy as np
 
 from isolayer.fitting.categories import Codes
 
-_DENSE = 1 << 22  # up to so many combinations of codes a table finds a curve, beyond it a search
+_DENSE = 1 << 22  # with up to this many combinations of codes a table is used, with more a search
 
 
 class Finder:
-    """Finds the place, within a depth, of the child with a given code of a given parent; -1 if there is none."""
+    """Finds the index, within a depth, of the child of a parent with a given code; -1 if there is none."""
 
     def __init__(self, parent: Codes, code: Codes, codes: int) -> None:
         self.codes, key = codes, parent * codes + code
         self.place = np.argsort(key, kind="stable")
         self.key = key[self.place]
         size = (int(parent.max(initial=0)) + 1) * codes
-        self.table = np.full(size + 1, -1) if size <= _DENSE else None  # one more, so that place -1 holds -1
+        self.table = np.full(size + 1, -1) if size <= _DENSE else None  # one more entry, so that index -1 gives -1
         if self.table is not None:
             self.table[key] = np.arange(len(key))
 
     def find(self, parent: Codes, code: Codes) -> Codes:
-        """Place of each child, shape ``[n]``."""
+        """Index of each child, shape ``[n]``."""
         key = np.where((parent < 0) | (code < 0), -1, parent * self.codes + code)
         if self.table is not None:
             return np.asarray(self.table[np.minimum(key, len(self.table) - 1)])

@@ -1,4 +1,4 @@
-"""Mistakes that a fit sees in its own rows: probabilities taken for logits, a grid elsewhere, worse than a constant."""
+"""Checks of fitted rows: scores that look like probabilities, a wrong grid, and a fit worse than a constant."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from isolayer.fitting.negative_rates import distinct_rates
 Floats = NDArray[np.float64]
 
 _ROWS = 100  # fewer rows may be in [0, 1] by chance
-_CELLS = 1 << 19  # of a fit that are looked at
-_BEYOND = 0.5  # share of the rows beyond the grid that is an error
-_WORSE = (20.0, 0.02)  # log loss beyond that of a constant that is an error: in all, and as a share of the constant's
+_CELLS = 1 << 19  # most cells of a fit that are checked
+_BEYOND = 0.5  # larger shares of rows beyond the grid are an error
+_WORSE = (20.0, 0.02)  # an error if log loss exceeds that of a constant by more: in total, and relative to it
 
 
-_REVERSED = 1e-3  # how often a score that says nothing may be called reversed
-_FLAT = 0.05  # logits between the ends of a curve that says nothing
+_REVERSED = 1e-3  # how often an uninformative score may be called reversed
+_FLAT = 0.05  # a curve that rises by fewer logits is uninformative
 
 
 class ScoresLookReversed(UserWarning):
@@ -38,7 +38,7 @@ class ScoresLookLikeProbs(UserWarning):
 
 
 def warn_of_probs(histogram: Histogram, *, stacklevel: int = 2) -> None:
-    """Warn when scores that are to be logits are all in [0, 1].
+    """Warn when scores that should be logits are all in [0, 1].
 
     >>> warn_of_probs(Histogram.from_arrays([-1.0, 0.5], [0, 1]))
     """
@@ -72,7 +72,7 @@ def warn_of_reversal(curves: Curves, *, stacklevel: int = 2) -> None:
 def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
     """Raise when curves predict their own rows clearly worse than one probability for all would.
 
-    Shrinkage makes a fit a little worse than a constant where there is nothing to learn; that is no error.
+    If there is nothing to learn, shrinkage makes a fit slightly worse than a constant; that is not an error.
 
     >>> day = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1])
     >>> refuse_worse_than_constant(Curves.from_histogram(day), day)
@@ -92,7 +92,7 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
 
 
 def _some_contexts(histogram: Histogram) -> Histogram:
-    """All contexts, or so many that there are enough cells to judge by."""
+    """All contexts, or as many as are needed to have enough cells for the check."""
     every = len(histogram.group) // _CELLS + 1
     if every == 1:
         return histogram
@@ -106,7 +106,7 @@ def _some_contexts(histogram: Histogram) -> Histogram:
 
 
 def refuse_beyond_grid(histogram: Histogram) -> None:
-    """Raise when most scores lie beyond the grid: all that is known of those is their mean, so no curve can be fitted.
+    """Raise when most scores lie beyond the grid: only their mean is known, so no curve can be fitted.
 
     >>> refuse_beyond_grid(Histogram.from_arrays([-1.0, 0.5], [0, 1]))
     """
@@ -122,7 +122,7 @@ def refuse_beyond_grid(histogram: Histogram) -> None:
 
 
 def _loss_of_constant(sums: Histogram) -> float:
-    """Log loss of the best single probability, in rows sampled at any rates, by Newton steps of its logit."""
+    """Log loss of the best constant probability, for rows with any rates of sampling, by Newton's method."""
     rates = distinct_rates(sums.negative_rate)[0]
     place = np.searchsorted(rates, sums.negative_rate)
     sizes = (np.bincount(place, column).astype(np.float64) for column in (sums.weight, sums.positive))

@@ -1,4 +1,4 @@
-"""What must hold of curves and of sums, whoever made them; checked when they are saved and when they are loaded."""
+"""Invariants of curves and of sums, checked when they are saved and when they are loaded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram, bins
 from isolayer.fitting.packed import Packed
 
-_ROUNDING = 1e-9  # how far a sum of labels may exceed the sum of weights, relatively
+_ROUNDING = 1e-9  # by how much, relatively, a sum of labels may exceed the sum of weights
 
 
 def check_curves(curves: Curves) -> None:
-    """Raise unless every curve is finite, monotone ones never decrease, and every context is there with its parent.
+    """Raise unless every curve is finite, monotone curves never decrease, and every context has its parent.
 
     >>> from isolayer.grid import Grid
     >>> check_curves(Curves.identity(Grid()))
     """
     if len(curves.keys) != len(curves.contexts) + 1 or len(set(curves.contexts)) != len(curves.contexts):
-        raise InputError(f"contexts: expected each once, with its keys, got {curves.contexts}; name them anew")
+        raise InputError(f"contexts: expected each once, with its keys, got {curves.contexts}; rename them")
     shape = (curves.starts[-1], curves.grid.buckets)
     for name in ("values", "variance", "knot_weight"):
         _refuse_shape(name, getattr(curves, name), shape)
@@ -40,7 +40,7 @@ def check_curves(curves: Curves) -> None:
             _refuse_unless("values", np.diff(curves.values, axis=1) >= 0, "never decreasing, or monotone=False")
     for name in ("variance", "knot_weight", "count"):
         column = getattr(curves, name)
-        if isinstance(column, np.ndarray):  # of packed ones the numbers are checked when they are read
+        if isinstance(column, np.ndarray):  # the numbers of packed tables are checked when they are read
             _refuse_unless(name, np.isfinite(column) & (column >= 0), "finite and not negative")
     curves.check_keys()
     if curves.terms is not None:
@@ -48,7 +48,7 @@ def check_curves(curves: Curves) -> None:
 
 
 def check_histogram(histogram: Histogram) -> None:
-    """Raise unless every cell is there once, in order, with sums that rows can have.
+    """Raise unless the cells are in order, each once, with sums that rows can have.
 
     >>> check_histogram(Histogram.from_arrays([0.1], [1]))
     """

@@ -1,4 +1,4 @@
-"""How curves and calibrators show themselves in a terminal and in a notebook."""
+"""How curves and calibrators are displayed in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLOURS = ("#0b6e75", "#b4540a", "#6b4fbb", "#4d7c0f", "#be185d", "#475569")
 
 
 class CurvesForm(NotebookForm):
-    """How curves show themselves: the curves with the most rows, and a few facts."""
+    """The display of curves: the curves with the most rows, and a few facts."""
 
     def _facts(self) -> dict[str, str]:
         curves: Any = self
@@ -31,7 +31,7 @@ class CurvesForm(NotebookForm):
 
 
 class CalibratorForm:
-    """How a calibrator shows itself in a notebook: its settings, and its curves once it is fitted."""
+    """The display of a calibrator in a notebook: its settings, and its curves once it is fitted."""
 
     def _repr_html_(self) -> str:
         fitted: Any = getattr(self, "curves_", None)
@@ -44,7 +44,7 @@ class CalibratorForm:
 
 
 def small_chart(curves: Any) -> str:
-    """Raw to calibrated logit of the deepest curves with the most rows, as SVG; the dashed line changes nothing.
+    """Raw to calibrated logit of the deepest curves with the most rows, as SVG; the dashed line is the identity.
 
     >>> from isolayer.curves.curves import Curves
     >>> from isolayer.grid import Grid
@@ -58,11 +58,11 @@ def small_chart(curves: Any) -> str:
     used = used if used.sum() > 1 else np.abs(knots) <= 6
     x, y = knots[used], curves.values[np.ix_(rows, np.flatnonzero(used))]
     low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
-    room = max(high - low, 1e-9)
+    span = max(high - low, 1e-9)
 
     def points(values: Any) -> str:
-        across = _MARGIN + (x - low) / room * (_WIDTH - 2 * _MARGIN)
-        down = _HEIGHT - _MARGIN - (values - low) / room * (_HEIGHT - 2 * _MARGIN)
+        across = _MARGIN + (x - low) / span * (_WIDTH - 2 * _MARGIN)
+        down = _HEIGHT - _MARGIN - (values - low) / span * (_HEIGHT - 2 * _MARGIN)
         return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across.tolist(), down.tolist(), strict=True))
 
     keys = [[str(value) for value in key[rows - start].tolist()] for key in curves.keys[-1]]

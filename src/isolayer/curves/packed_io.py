@@ -1,9 +1,9 @@
-"""Packed curves as columns of a file: whole numbers per curve, shapes in the facts; some of it is read when asked for.
+"""Packed curves as columns of a file: integers per curve, shapes in the facts. Some columns are read only when needed.
 
-Beside the columns of :mod:`isolayer.curves.parquet_io` a file of packed curves has ``deviation`` (for every curve, how
-much of each shape of its level it adds to its parent: 32-bit integers, little endian), ``values`` (empty, or the whole
-curve), the same for the logarithms of variances as ``spread`` and ``log_variance``, and ``knot_weight`` as bytes in
-steps up to ``largest_weight``. What packing means is said in :mod:`isolayer.fitting.packed`.
+Besides the columns of :mod:`isolayer.curves.parquet_io`, a file of packed curves has ``deviation`` (for every curve,
+how much of each shape of its level it adds to its parent: 32-bit integers, little endian), ``values`` (empty, or the
+whole curve), the same for the logarithms of variances as ``spread`` and ``log_variance``, and ``knot_weight`` as bytes
+in steps up to ``largest_weight``. Packing is explained in :mod:`isolayer.fitting.packed`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WEIGHTS = {"values": "deviation", "log_variance": "spread"}
 
 
 class Deferred:
-    """A table that is read from its file when it is first asked for, and reads as an array ``[curves, knots]`` does.
+    """A table that is read from its file when it is first used; it behaves as an array ``[curves, knots]``.
 
     Args:
         shape: Number of curves and of knots.
@@ -42,7 +42,7 @@ class Deferred:
 
     @cached_property
     def table(self) -> Packed | Quantised:
-        """What was read."""
+        """The table, read from the file at the first call."""
         return self._make()
 
     def __len__(self) -> int:
@@ -68,12 +68,12 @@ def _itself(table: Packed | Quantised) -> Packed | Quantised:
 
 
 def undeferred(table: Any) -> Any:
-    """A table that has been read, whatever it was."""
+    """The table itself, read from its file if it is deferred."""
     return table.table if isinstance(table, Deferred) else table
 
 
 def is_packed(curves: Curves) -> bool:
-    """Whether curves are packed, all three tables of them."""
+    """Whether all three tables of the curves are packed."""
     return not any(isinstance(getattr(curves, name), np.ndarray) for name in ("values", "variance", "knot_weight"))
 
 
@@ -96,10 +96,10 @@ def packed_arrays(curves: Curves) -> list[NDArray[Any]]:
 
 
 def packed_tables(table: pa.Table, opened: Opened, parents: list[NDArray[np.int64]]) -> dict[str, Any]:
-    """Values, variance and weights of knots, the latter two when they are asked for.
+    """Values, variance and weights of knots; the last two are read when they are first used.
 
     Args:
-        table: The columns that are read at once, one row per curve.
+        table: The columns that are read immediately, one row per curve.
         opened: The file.
         parents: Row of the parent of every curve, level by level, coarse to fine.
     """
@@ -122,7 +122,7 @@ def packed_tables(table: pa.Table, opened: Opened, parents: list[NDArray[np.int6
             found = Quantised(_integers(read["knot_weight"], np.uint8), read["largest_weight"].to_numpy())
             _refuse_unless_same("knot_weight", digest_of({}, [], [found.steps, found.largest]), facts)
             if found.shape != shape or not (np.isfinite(found.largest) & (found.largest >= 0)).all():
-                raise InputError("knot_weight: expected it finite and not negative, got others; make it again")
+                raise InputError("knot_weight: expected it finite and not negative, got something else; make it again")
         return found
 
     return {
@@ -160,7 +160,7 @@ def _bytes(numbers: NDArray[Any]) -> pa.Array:
 
 
 def _integers(column: pa.ChunkedArray, dtype: Any) -> NDArray[Any]:
-    """The rows of integers that :func:`_bytes` made a column of."""
+    """The rows of integers in a column that :func:`_bytes` made."""
     array = column.combine_chunks()
     width = array.type.byte_width
     flat = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width :][: len(array) * width]
@@ -189,7 +189,7 @@ def _packed(
     rows = np.flatnonzero(sizes)
     whole = np.asarray(lists.flatten().to_numpy())
     if (sizes[rows] != shape[1]).any():
-        raise InputError(f"lists: expected {shape[1]} knots in each, got another number; write it again")
+        raise InputError(f"lists: expected {shape[1]} knots in each, got a different number; write it again")
     weights = _integers(table[_WEIGHTS[name]], np.int32)
     levels, in_a_level = list[PackedLevel](), np.zeros(shape[0], bool)
     in_a_level[rows] = True
@@ -199,10 +199,12 @@ def _packed(
         above = None if parents is None else np.concatenate(parents)[first : first + size].astype(np.int32)
         good = shapes.mean.shape == (shape[1],) and shapes.shapes.shape[1:] == (shape[1],) and first > 0
         if not good or first + size > shape[0] or (above is not None and (above >= first).any()):
-            raise InputError("shapes: expected one value per knot and rows of the table, got others; write it again")
+            raise InputError(
+                "shapes: expected one value per knot and rows of the table, got something else; write it again"
+            )
         own = weights[first : first + size, : len(shapes.shapes)]
         if own.shape != (size, len(shapes.shapes)):
-            raise InputError("shapes: expected a weight for each, got fewer; write it again")
+            raise InputError("shapes: expected a weight for each shape, got fewer; write it again")
         levels.append(PackedLevel(first, shapes, np.ascontiguousarray(own), above))
         in_a_level[first : first + size] = True
     if not in_a_level.all():

@@ -1,9 +1,9 @@
-"""Curves and histograms on disk: one Parquet file each, readable by any engine, written whole, verified when read.
+"""Curves and histograms on disk: one Parquet file each, readable by any engine, and verified when it is read.
 
-A file of curves has one row per curve: the context columns (NULL below their depth), ``depth`` (how many of them pick
-the curve), ``count``, and lists ``values``, ``variance`` and ``knot_weight`` at the knots. A file of a histogram has
-one row per cell: the context columns, ``fold``, ``bin``, ``negative_rate`` and the sums. All else is in the facts
-of :mod:`isolayer.curves.verified_file`.
+A file of curves has one row per curve: the context columns (NULL below their depth), ``depth`` (how many of them the
+curve depends on), ``count``, and lists ``values``, ``variance`` and ``knot_weight`` at the knots. A file of a histogram
+has one row per cell: the context columns, ``fold``, ``bin``, ``negative_rate`` and the sums. Everything else is in the
+facts of :mod:`isolayer.curves.verified_file`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLACE, _SUMS = ("fold", "bin", "negative_rate"), ("count", "weight", "weight_sq
 
 
 def save_curves(curves: Curves, path: str | PathLike[str]) -> None:
-    """Write curves as one Parquet file, in one step: whoever reads meanwhile sees the old file or the new one.
+    """Write curves as one Parquet file, in one step: concurrent readers see the old file or the new one.
 
     Args:
         curves: The curves.
@@ -99,7 +99,7 @@ def _with_tables(curves: Curves, table: pa.Table, opened: Opened) -> Curves:
         values, variance, knot_weight = (_matrix(table[name], knots) for name in _LISTS)
         return replace(curves, values=values, variance=variance, knot_weight=knot_weight)
     if int(facts["knots"]) != knots:
-        raise InputError("grid: expected the knots of its facts, got others; write it again")
+        raise InputError("grid: expected the knots of its facts, got something else; write it again")
 
     parents = [np.zeros(1, np.int64)]
     for depth, keys in enumerate(curves.keys[1:], start=1):
@@ -111,7 +111,7 @@ def _with_tables(curves: Curves, table: pa.Table, opened: Opened) -> Curves:
 
 
 def save_histogram(histogram: Histogram, path: str | PathLike[str]) -> None:
-    """Write a histogram as one Parquet file, in one step. Groups without a cell are not kept."""
+    """Write a histogram as one Parquet file, in one step. Groups without a cell are not written."""
     _refuse_names(histogram.contexts, (*_PLACE, *_SUMS))
     check_histogram(histogram)
     histogram = _without_empty_groups(histogram)
@@ -163,7 +163,7 @@ def _facts_of_curves(curves: Curves) -> Facts:
 
 
 def _digest_of_packed(curves: Curves, digests: Mapping[str, str]) -> str:
-    """As of other curves, but that what is read later has digests of its own, and many keys are hashed as bytes."""
+    """The digest of packed curves. Columns that are read later have their own digests; keys are hashed as bytes."""
     facts = {**_facts_of_curves(curves), "digests": dict(digests)}
     keys = [key for level in curves.keys for key in level]
     plain = [key for key in keys if key.dtype != object]
@@ -184,7 +184,7 @@ def _digest_of_histogram(histogram: Histogram) -> str:
 
 
 def _with_terms(columns: Mapping[str, Any], terms: Terms, contexts: Sequence[str]) -> dict[str, Any]:
-    """Columns of curves and, below them, of terms: each has nothing in the columns of the other."""
+    """Rows of curves followed by rows of terms; each is empty in the columns of the other."""
     own = columns_of(terms)
     curves, rows = len(columns["depth"]), len(own["term"])
     below: dict[str, Any] = {"depth": np.zeros(rows, np.int32), "count": own["count"]}
@@ -233,7 +233,7 @@ def _refuse_unless_same(digest: str, facts: Mapping[str, Any]) -> None:
 
 def _refuse_names(contexts: Sequence[str], taken: Sequence[str]) -> None:
     for name in contexts:
-        if name.casefold() in taken:  # most engines do not tell upper case from lower
+        if name.casefold() in taken:  # most engines ignore the case of names
             raise InputError(f"context {name}: expected a name other than {', '.join(taken)}, got {name!r}; rename it")
 
 
@@ -252,7 +252,7 @@ def _without_empty_groups(histogram: Histogram) -> Histogram:
 
 
 def _key_column(curves: Curves, place: int) -> pa.Array:
-    """A context column: nothing in the rows of the depths above its own."""
+    """A context column; NULL in the rows of smaller depths."""
     kind = _type_of(curves.keys[-1][place])
     above = curves.starts[place + 1]
     below = [
@@ -285,5 +285,5 @@ def _lists(matrix: NDArray[Any]) -> pa.ListArray:
 def _matrix(column: pa.ChunkedArray, knots: int) -> NDArray[Any]:
     lists = column.combine_chunks()
     if (np.diff(lists.offsets.to_numpy()) != knots).any():
-        raise InputError(f"lists: expected {knots} knots in each, got another number; write it again")
+        raise InputError(f"lists: expected {knots} knots in each, got a different number; write it again")
     return np.asarray(lists.flatten().to_numpy()).reshape(-1, knots)

@@ -1,4 +1,4 @@
-"""One row at a time, from Python: a plain object without arrays, for a server that scores a request as it comes.
+"""Scores one row at a time in Python: a plain object without arrays, for servers that score single requests.
 
 :class:`Scorer` gives the answer of :meth:`Curves.predict_proba` for one row, in microseconds: it finds the curve in
 dictionaries and evaluates it with a few float operations. Values of unusual types (a numpy scalar, a decimal, a date)
@@ -28,11 +28,11 @@ from isolayer.settings import instance, number
 from isolayer.settings import path as checked_path
 
 _TYPES = {"i": int, "b": bool, "U": str}
-_CACHED = 1 << 14  # packed curves that are kept unpacked
+_CACHED = 1 << 14  # how many packed curves are kept unpacked
 
 
 class _Level(NamedTuple):
-    """The curves of one depth: the column, the type of its values, and rows by the row above and the value."""
+    """The curves of one depth: the column, the type of its values, and the row of each (parent row, value)."""
 
     name: str
     kind: type | None
@@ -80,7 +80,7 @@ class Scorer:
     def logit(self, score: float, context: Mapping[str, Any] | None = None) -> float:
         """Calibrated logit of a score."""
         if type(score) is not float or score - score != 0.0 or (self._is_prob and not 0.0 <= score <= 1.0):
-            score = float(np.asarray(self.curves._logit([score]))[0])  # which refuses what is no score
+            score = float(np.asarray(self.curves._logit([score]))[0])  # raises an error for an invalid score
         elif self._is_prob:
             inside = min(max(score, NEAR), 1 - NEAR)
             score = float(np.log(inside / (1 - inside)))
@@ -120,7 +120,7 @@ class Scorer:
         return int(self.curves.rows_of(given, 1)[0])
 
     def _curve(self, row: int) -> tuple[Sequence[float], int]:
-        """Values that a curve is among, and the place of its first."""
+        """A list that contains the values of a curve, and the index of the first of them."""
         if self._flat is not None:
             return self._flat, row * self._line.knots
         values = self._unpacked.get(row)
@@ -206,7 +206,7 @@ class _FieldLevels(NamedTuple):
         return cls(field, field.edges.tolist(), words, frozenset(plain))
 
     def level(self, context: Mapping[str, Any]) -> int:
-        """Level of a row; -1 where it has none."""
+        """Level of a row; -1 if it has none."""
         try:
             value = context[self.field.column]
         except KeyError:
@@ -218,7 +218,7 @@ class _FieldLevels(NamedTuple):
             return int(self.field.levels_of([value])[0])
         if self.field.kind == "number":
             try:
-                return bisect_right(self.edges, float(value))  # as doubles: an integer may lie between two of them
+                return bisect_right(self.edges, float(value))  # compared as doubles
             except OverflowError:
                 return int(self.field.levels_of([value])[0])  # which refuses it
         level = self.words.get(value, -1)
@@ -228,7 +228,7 @@ class _FieldLevels(NamedTuple):
 
 
 def _cells(term: Term) -> tuple[list[tuple[int, list[int], int]], dict[int, tuple[float, ...]]]:
-    """Views as lists, with -1 for a row without a level at their end, and values by cell."""
+    """Views as lists that end with -1, for rows without a level, and values by cell."""
     views = [(view.field, [*view.level.tolist(), -1], view.size) for view in term.views]
     return views, dict(zip(term.cells.tolist(), map(tuple, term.values.tolist()), strict=True))
 
@@ -244,14 +244,14 @@ def _level(curves: Curves, depth: int) -> _Level:
 
 
 class WatchedScorer:
-    """A scorer of the newest curves in a file: they are loaded beside the old ones, then swapped in one step.
+    """A scorer that follows a file: new curves are loaded in the background, then replace the old ones in one step.
 
-    A request is answered by the old curves or by the new ones, and never waits for a file. A file that cannot be
-    loaded changes nothing; :attr:`error` then says why.
+    A request is answered by the old curves or by the new ones, and never waits for a file. If a file cannot be loaded,
+    the old curves stay in use, and :attr:`error` says why.
 
     Args:
         path: The file, which :meth:`Curves.save` replaces in one step.
-        every: Seconds between looks at the file.
+        every: Seconds between checks of the file.
 
     >>> import tempfile
     >>> from isolayer.grid import Grid
@@ -278,7 +278,7 @@ class WatchedScorer:
 
     @property
     def curves(self) -> Curves:
-        """The curves that answer now."""
+        """The curves that are in use now."""
         return self._scorer.curves
 
     def _load(self) -> Scorer:
@@ -302,7 +302,7 @@ class WatchedScorer:
         self._seen = state
 
     def close(self) -> None:
-        """Stop watching; the loaded curves continue to answer."""
+        """Stop watching the file; the loaded curves stay in use."""
         self._stop.set()
         self._thread.join()
 
@@ -314,7 +314,7 @@ class WatchedScorer:
 
 
 def _state(path: str | PathLike[str]) -> tuple[int, int, int] | None:
-    """What tells one content of a path from the next; None while there is no file."""
+    """A state that changes when the file at a path is replaced; None if there is no file."""
     try:
         found = Path(path).stat()
     except OSError:

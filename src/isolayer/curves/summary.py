@@ -1,4 +1,4 @@
-"""What a fit is, in sentences: rows, curves, and whether the rate rises with the score at all."""
+"""A description of a fit in sentences: rows, curves, and whether the rate rises with the score at all."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def summary(curves: Curves) -> str:
 
 
 def falling(curves: Curves, *, level: float = LEVEL) -> str | None:
-    """In words, where the rate falls as the score rises, and what to do; None if nothing shows that it does.
+    """A sentence on where the rate falls as the score rises, and what to do; None if there is no evidence that it does.
 
     Args:
-        curves: Fitted curves; those of a layer know nothing of it.
+        curves: Fitted curves; the curves of a layer do not store the evidence, and give None.
         level: How often a rate that never falls may be called falling.
     """
     found = curves.settings.get("clearest_fall")
     if found is None or not found["p_value"] < level:
         return None
-    remedy = "No monotone curve can repair it; retrain the model, or fit with monotone=False."
+    remedy = "No monotone curve can correct this; retrain the model, or fit with monotone=False."
     if not curves.monotone:
-        remedy = "These curves follow it, since they need not be monotone; retraining the model is better."
+        remedy = "These curves are not monotone and follow the fall, but it is better to retrain the model."
     shown = prob_of if curves.scale == "prob" else float
     return f"{words(Falling(**found), shown)} {remedy}"

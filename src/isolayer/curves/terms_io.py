@@ -2,7 +2,7 @@
 
 A file with terms has further columns: ``term`` (0 for curves, then 1, 2, ...), ``cell``, ``level`` (the cell in words),
 ``offset`` and ``tilt``, their variances, and how many events were observed and expected there. Vocabularies and edges
-stand in the facts. The file itself is handled by :mod:`isolayer.curves.parquet_io`.
+are in the facts. The file itself is handled by :mod:`isolayer.curves.parquet_io`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMNS = ("term", "cell", "level", *NUMBERS)
 
 
 def facts_of(terms: Terms) -> dict[str, Any]:
-    """What rows of a table do not say, as plain values.
+    """The facts about terms that are not in the rows of the table, as plain values.
 
     >>> facts_of(Terms((), (), -1.0, 1.0))["upper"]
     1.0
@@ -88,20 +88,20 @@ def check_terms(terms: Terms) -> None:
     """
     finite = np.isfinite([terms.lower, terms.upper, *terms.shared]).all() and 0 <= terms.share <= 1
     if not (finite and terms.upper > terms.lower):
-        raise InputError("terms: expected a range and shared values that are finite, got others; make it again")
+        raise InputError("terms: expected a range and shared values that are finite, got something else; make it again")
     names = [one.name for one in terms.fields]
     if len(set(names)) < len(names):
         raise InputError(f"fields: expected every name once, got {names}; make it again")
     for one in terms.fields:
         if not (np.isfinite(one.edges).all() and (np.diff(one.edges) > 0).all()):
-            raise InputError(f"field {one.name}: expected finite edges in order, got others; make it again")
+            raise InputError(f"field {one.name}: expected finite edges in order, got something else; make it again")
     for term in terms.terms:
         _check_term(term, len(terms.fields))
     knots = LAST_GRID.buckets
     if terms.last is not None and (
         terms.last.shape != (knots,) or not np.isfinite(terms.last).all() or (np.diff(terms.last) < 0).any()
     ):
-        raise InputError(f"last: expected {knots} values that never decrease, got others; make it again")
+        raise InputError(f"last: expected {knots} values that never decrease, got something else; make it again")
 
 
 def _check_term(term: Term, fields: int) -> None:
@@ -110,7 +110,9 @@ def _check_term(term: Term, fields: int) -> None:
     inside = ((term.cells >= 0) & (term.cells < span)).all() and (np.diff(term.cells) > 0).all()
     numbers = (term.values, term.covariance, term.count, term.observed, term.expected, term.strengths)
     if not (good and inside and (term.strengths >= 0).all() and all(np.isfinite(column).all() for column in numbers)):
-        raise InputError("terms: expected finite values and each cell once, in order, got others; make it again")
+        raise InputError(
+            "terms: expected finite values and each cell once, in order, got something else; make it again"
+        )
 
 
 def _rows(terms: Terms, place: int) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def _term_facts(term: Term) -> dict[str, Any]:
 
 
 def _shortened(view: View) -> list[int] | None:
-    """Levels at a resolution; None if they are those of the field."""
+    """Levels at a resolution; None if they are the same as those of the field."""
     return None if np.array_equal(view.level, np.arange(view.size)) else view.level.tolist()
 
 
@@ -169,5 +171,5 @@ def _view(told: Mapping[str, Any], fields: tuple[Field, ...]) -> View:
     place, size = int(told["field"]), int(told["size"])
     level = np.arange(size) if told["level"] is None else np.array(told["level"], np.intp)
     if not 0 <= place < len(fields) or len(level) != fields[place].size or level.max(initial=0) >= size:
-        raise InputError("views: expected a level for every level of a field, got others; write it again")
+        raise InputError("views: expected a level for every level of a field, got something else; write it again")
     return View(place, level, size)

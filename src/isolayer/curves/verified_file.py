@@ -1,12 +1,12 @@
-"""A Parquet file that can be trusted: bounded before it is read, read from one handle, and verified by a digest.
+"""A Parquet file that can be trusted: its size is checked before it is read, and its content is verified by a digest.
 
-A file holds one table and *facts*, JSON under the key ``isolayer`` of its metadata, which any engine may ignore. The
-facts say how many rows and which columns there are, so that a file is refused by its metadata alone when it promises
-something else, and hold a digest of the content, so that whatever loads is what was saved, to the bit.
+A file contains one table and *facts*, JSON under the key ``isolayer`` of its metadata, which other engines ignore. The
+facts contain the number of rows and the columns, so that a file whose metadata disagree is refused before it is read.
+They also contain a digest of the content, so that what is loaded is exactly what was saved, to the bit.
 
-Before the footer is a *seal*, a digest of all other bytes, which other engines skip. It is verified before Arrow sees
-any of them, since a damaged footer can make Arrow end the process. Nothing is pickled. What tables of curves and sums
-look like is handled by :mod:`isolayer.curves.parquet_io`.
+Before the footer there is a *seal*, a digest of all other bytes, which other engines skip. It is verified before Arrow
+reads anything, since a damaged footer can crash Arrow and the process. Nothing is pickled. The tables of curves and
+sums are described in :mod:`isolayer.curves.parquet_io`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 from isolayer.storage import open_once, whole_file
 
-SCHEMA = 4  # raised when a reader of the number before could not make sense of the file
-_LARGE = 1_000_000  # values from which on a file is read by several threads
-_PLAIN = 3  # what files without packed curves are written as, and the oldest that can be read
+SCHEMA = 4  # increased when readers of the previous schema could not read the file
+_LARGE = 1_000_000  # files with more values are read by several threads
+_PLAIN = 3  # schema of files without packed curves, and the oldest that can be read
 
 _META, _MAGIC, _SEAL = b"isolayer", b"PAR1", b"isolayer seal: "
 _SEALED = len(_SEAL) + 32  # bytes before the footer
 _BLOCK = 1 << 20  # bytes hashed at once
-_FREE = 1 << 26  # bytes that a table may take in memory whatever the size of its file
-_EXPANSION = 64  # beyond that, how many times its file; the writer compresses less rather than more
+_FREE = 1 << 26  # bytes that a table may always take in memory, whatever the size of its file
+_EXPANSION = 64  # beyond that, the most bytes in memory per byte of the file; the writer compresses less if needed
 _FOOTER = 1 << 24  # bytes that a string, and entries that a list of the footer may have
 
-# What broken bytes can make of Arrow, of JSON and of numbers.
+# Errors that damaged bytes can cause in Arrow, in JSON and in numbers.
 _BROKEN = (
     pa.ArrowException,
     ArithmeticError,
@@ -62,7 +62,7 @@ def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, dige
         table: The table.
         facts: Plain values to keep with it.
         content: What the table is, such as ``"curves"``.
-        digest: That of the content, by :func:`digest_of`.
+        digest: The digest of the content, by :func:`digest_of`.
         path: Where to.
     """
     own = {
@@ -91,7 +91,7 @@ def write_verified(table: pa.Table, facts: Mapping[str, Any], content: str, dige
 
 
 def seal(path: Path) -> None:
-    """Insert the digest of a Parquet file before its footer, where readers do not look."""
+    """Insert the digest of a Parquet file before its footer, where other readers ignore it."""
     with path.open("r+b") as file:
         start = _footer(file)
         file.seek(start)
@@ -103,11 +103,11 @@ def seal(path: Path) -> None:
 
 @contextmanager
 def read_verified(path: str | PathLike[str], content: str | None) -> Iterator[tuple[pa.Table, Facts]]:
-    """The table of a file and its facts; whatever fails in the block is an InputError that names the file.
+    """The table of a file and its facts; any failure in the block becomes an InputError that names the file.
 
     Args:
         path: The file.
-        content: What it must be; None for whatever it is.
+        content: What it must contain; None for anything.
     """
     with open_verified(path, content) as opened:
         yield opened.read(), opened.facts
@@ -129,21 +129,21 @@ class Opened(NamedTuple):
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Some columns, by default all.
 
-        Small files are read by this thread alone: a process that ends while Arrow's threads wind down may abort.
+        Small files are read by one thread, because a process that exits while Arrow's threads are stopping may abort.
         """
         large = self.reader.metadata.num_rows * self.reader.metadata.num_columns > _LARGE
         return self.reader.read(columns=None if columns is None else list(columns), use_threads=large)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Whatever fails in the block is an InputError that names the file."""
+        """Turn any failure in the block into an InputError that names the file."""
         with _named(self.path):
             yield
 
 
 @contextmanager
 def open_verified(path: str | PathLike[str], content: str | None) -> Iterator[Opened]:
-    """A file of which columns can be read; whatever fails in the block is an InputError that names the file."""
+    """A file whose columns can be read; any failure in the block becomes an InputError that names the file."""
     with open_once(path, content or "curves or sums") as file, _named(path):
         yield _opened(file, content, path)
 
@@ -161,7 +161,7 @@ def _named(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def digest_of(facts: Mapping[str, Any], keys: Sequence[NDArray[Any]], arrays: Sequence[NDArray[Any]]) -> str:
-    """A digest of content, which does not depend on how it lies in a file.
+    """A digest of content that does not depend on how it is stored in a file.
 
     Args:
         facts: Plain values.
@@ -187,7 +187,7 @@ def _opened(file: BinaryIO, content: str | None, path: str | PathLike[str]) -> O
     _refuse_unbounded(footer.metadata, footer.schema_arrow, facts, size)
     text = [field.name for field in footer.schema_arrow if pa.types.is_string(field.type)]
     source: Any = file
-    if "packed" in facts:  # of which some is read later, when the file may be closed or replaced: keep what it is now
+    if "packed" in facts:  # some columns are read later, when the file may be closed or replaced, so keep its bytes
         file.seek(0)
         source = pa.BufferReader(file.read())
     reader = pq.ParquetFile(
@@ -206,7 +206,7 @@ def _refuse_broken(file: BinaryIO, path: str | PathLike[str]) -> int:
     if start != _MAGIC:
         raise _corrupt(path, "it does not start as Parquet does")
     if end != _MAGIC or size < 12:
-        raise InputError(f"file: expected a whole file, got {str(path)!r}, which is truncated; write it again")
+        raise InputError(f"file: expected a complete file, got {str(path)!r}, which is truncated; write it again")
     return size
 
 
@@ -225,7 +225,7 @@ def _refuse_unsealed(file: BinaryIO, path: str | PathLike[str]) -> None:
 
 
 def _footer(file: BinaryIO) -> int:
-    """Where the footer of a Parquet file starts; its length stands before the last four bytes."""
+    """Where the footer of a Parquet file starts; its length is stored before the last four bytes."""
     end = file.seek(-8, os.SEEK_END)
     return max(end - int.from_bytes(file.read(4), "little"), 0)
 
@@ -243,7 +243,7 @@ def _digest_of_bytes(file: BinaryIO, end: int, start: int) -> bytes:
 
 
 def _facts(metadata: Mapping[bytes, bytes] | None, content: str | None, path: str | PathLike[str]) -> Facts:
-    """The facts of a file of this version that holds what is asked for."""
+    """The facts of a file; an error unless it has a readable schema and the expected content."""
     text = (metadata or {}).get(_META)
     if text is None:
         raise InputError(
@@ -267,7 +267,7 @@ def _facts(metadata: Mapping[bytes, bytes] | None, content: str | None, path: st
 
 
 def _refuse_unbounded(metadata: Any, schema: pa.Schema, facts: Facts, size: int) -> None:
-    """Raise if the metadata promises anything but the columns and rows of the facts, or more than such a file holds."""
+    """Raise if the metadata disagree with the columns and rows of the facts, or claim more than the file can hold."""
     groups = [metadata.row_group(place) for place in range(min(metadata.num_row_groups, _FOOTER))]
     rows, found = facts["rows"], {field.name: str(field.type) for field in schema}
     if metadata.num_rows != rows or sum(group.num_rows for group in groups) != rows:
@@ -286,7 +286,7 @@ def _refuse_unbounded(metadata: Any, schema: pa.Schema, facts: Facts, size: int)
             column = group.column(place)
             is_list = "." in column.path_in_schema
             if is_list and "packed" in facts:
-                continue  # any of the curves may be whole; how many are is checked below
+                continue  # any of the curves may be whole; their number is checked below
             values = _entries(facts, rows, first, group.num_rows) if is_list else group.num_rows
             if column.num_values != values:
                 raise InputError(f"values: expected {values}, got {column.num_values}; write it again")
@@ -296,7 +296,7 @@ def _refuse_unbounded(metadata: Any, schema: pa.Schema, facts: Facts, size: int)
 
 
 def _refuse_other_lists(groups: Sequence[Any], name: str, whole: int, rows: int, knots: int) -> None:
-    """Raise unless a column has as many whole curves as is told, and nothing for every other row."""
+    """Raise unless a column has the stated number of whole curves and is empty in every other row."""
     every = [group.column(place) for group in groups for place in range(group.num_columns)]
     found = sum(column.num_values for column in every if column.path_in_schema.startswith(f"{name}."))
     if found != whole * knots + rows - whole:
@@ -304,7 +304,7 @@ def _refuse_other_lists(groups: Sequence[Any], name: str, whole: int, rows: int,
 
 
 def _entries(facts: Mapping[str, Any], rows: int, first: int, size: int) -> int:
-    """Entries of a column of lists in some rows: the knots of every curve, and one for each row that is no curve."""
+    """Entries of a column of lists in some rows: the knots of every curve, and one for each row of terms."""
     curves = min(max(int(facts.get("curves", rows)) - first, 0), size)
     return curves * _knots(facts) + size - curves
 
@@ -345,13 +345,13 @@ def _plain(value: Any) -> Any:
 
 
 def _corrupt(path: str | PathLike[str], why: object) -> InputError:
-    """Why a file is of no use, as one line."""
+    """The error for a corrupt file, as one line."""
     why = " ".join(str(why).split())
-    return InputError(f"file: expected a sound file, got {str(path)!r}, which is corrupt ({why}); write it again")
+    return InputError(f"file: expected an intact file, got {str(path)!r}, which is corrupt ({why}); write it again")
 
 
 def library_version() -> str:
-    """The version of isolayer that runs; "unknown" where it is not installed."""
+    """The version of isolayer that is running; "unknown" if it is not installed."""
     try:
         return version("isolayer")
     except PackageNotFoundError:

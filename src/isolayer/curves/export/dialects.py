@@ -1,6 +1,6 @@
-"""What six dialects of SQL write differently: names, strings, numbers, tables of values, types of columns.
+"""The differences between six dialects of SQL: names, strings, numbers, tables of values, types of columns.
 
-What a statement means is not known here.
+What the statements compute does not belong here.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class Dialect:
         quote: The character around a name.
         backslash: Whether a backslash in a string escapes, so that it must be doubled.
         variables: Whether ``${name}`` is replaced even inside strings, so that a dollar must be escaped.
-        folds: Whether columns that differ in case only are the same.
-        renames: Whether such columns of a file are read all the same, the later ones under other names.
+        folds: Whether columns whose names differ only in case are the same.
+        renames: Whether such columns of a file can be read, the later ones under other names.
         is_nan: Whether the double ``{}`` is NaN.
-        type_of: The name of the type of ``{}``; empty where the engine itself refuses to compare strings with numbers.
+        type_of: The name of the type of ``{}``; empty if the engine itself refuses to compare strings with numbers.
         matches: Whether the first ``{}`` matches the regular expression in the second.
         refuse: A value that raises the message ``{}``.
-        accepted: Types of columns, as regular expressions, that hold numbers ``n`` and keys ``i``, ``U`` and ``b``.
-        floats: Names of the types of single and double precision, which hold keys only up to 2**24 and 2**53.
-        rounds: Whether a decimal is rounded where it is compared with an integer.
+        accepted: Accepted types of columns, as regular expressions, for numbers ``n`` and keys ``i``, ``U`` and ``b``.
+        floats: Names of the types of single and double precision, which are exact for keys up to 2**24 and 2**53.
+        rounds: Whether a decimal is rounded when it is compared with an integer.
         structs: Whether rows are written as an array of structs.
-        moment: The date or time ``{}``, with or without a zone, as a time without one, in UTC whatever the session's.
+        moment: The date or time ``{}``, with or without a time zone, as a time in UTC without one, in any session.
         weekday: The weekday of ``{}``, from 0 for Monday.
-        most: How many rows one list of values may have; 0 for any number.
+        most: Largest number of rows in one list of values; 0 for no limit.
     """
 
     types: Mapping[str, str]
@@ -68,7 +68,7 @@ class Dialect:
         return f"{self.quote}{inside}{self.quote}"
 
     def literal(self, value: Any) -> str:
-        """A string, a boolean, an integer or a double, each told from the others.
+        """A string, a boolean, an integer or a double as a literal of the right type.
 
         >>> print(*(DIALECTS["postgres"].literal(value) for value in ("it's", True, -7, 0.1)))
         'it''s' TRUE -7 0.1E0
@@ -77,7 +77,7 @@ class Dialect:
             return self._string(value)
         if isinstance(value, bool):
             return "TRUE" if value else "FALSE"
-        if isinstance(value, int):  # the smallest integer, as text, is the negative of one that is too large
+        if isinstance(value, int):  # the smallest integer would be read as minus an integer that is too large
             return str(value) if value > -INTEGER_LIMIT else f"({value + 1} - 1)"
         return double(value)
 
@@ -94,10 +94,10 @@ class Dialect:
         return self.is_nan.format(f"CAST({value} AS {self.types['d']})")
 
     def source(self, table: str, columns: Sequence[str]) -> str:
-        r"""A table to read columns from: only those spelled exactly so, where others might be taken for them.
+        r"""A table to read columns from. If the engine ignores case, only columns with exactly these names are read.
 
-        DuckDB calls the columns ``ctx`` and ``CTX`` of a file ``ctx`` and ``CTX_1``, and then takes ``"CTX"`` for the
-        first of them. Among columns chosen by their exact names it finds none, and says so.
+        DuckDB reads the columns ``ctx`` and ``CTX`` of a file as ``ctx`` and ``CTX_1``, and then ``"CTX"`` refers to
+        the first of them. If columns are selected by their exact names, it finds no ``CTX`` and raises an error.
 
         >>> print(DIALECTS["duckdb"].source("logs", ["CTX", "a.b"]))
         (SELECT COLUMNS('^(?:CTX|a\.b)$') FROM logs)
@@ -118,14 +118,14 @@ class Dialect:
         return f"CAST({found} AS {self.types['d']})"
 
     def checked(self, column: str, kind: str, rule: str, remedy: str, largest: int = 0) -> str:
-        """A column, or an error in words if its type is another; as it is where the engine sees to that.
+        """A column, or a clear error if it has another type; the plain column if the engine checks types itself.
 
         Args:
             column: The column.
             kind: ``n`` for numbers, or the kind of keys that it is compared with.
             rule: What was expected.
             remedy: What to do.
-            largest: The largest key, which floats may be too coarse for.
+            largest: The largest key, which may be too large for floats to represent exactly.
         """
         if kind not in self.accepted:
             return column
@@ -137,7 +137,7 @@ class Dialect:
         return f"CASE WHEN {good} THEN {column} ELSE {self.refuse.format(message)} END"
 
     def table(self, columns: Mapping[str, tuple[str, Sequence[Any]]]) -> str:
-        """A query that gives rows of values.
+        """A query that returns rows of values.
 
         Args:
             columns: Type and values of each column by its name, which is not quoted.
@@ -146,7 +146,7 @@ class Dialect:
         return "\nUNION ALL ".join(self._rows(columns, some) for some in _chunks(rows, self.most))
 
     def _rows(self, columns: Mapping[str, tuple[str, Sequence[Any]]], rows: Sequence[Sequence[str]]) -> str:
-        # The first row says the types of all.
+        # The first row determines the types.
         kinds = [self.types[kind] for kind, _ in columns.values()]
         first = [f"CAST({value} AS {kind})" for value, kind in zip(rows[0], kinds, strict=True)]
         rest = "".join(f",\n({','.join(row)})" for row in rows[1:])
@@ -157,7 +157,7 @@ class Dialect:
 
 
 def double(value: float) -> str:
-    """A number that every engine reads as this very double: with an exponent it is no decimal.
+    """A number that every engine reads as exactly this double; the exponent prevents reading it as a decimal.
 
     >>> double(-17), double(1e-15)
     ('-17.0E0', '1e-15')
@@ -179,13 +179,13 @@ def _types(double: str, integer: str, string: str, boolean: str = "BOOLEAN") -> 
 _DUCKDB_NUMBERS = 'U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|"NULL"'
 _SPARK_NUMBERS = "tinyint|smallint|int|bigint|decimal.*|void"
 
-# The other type of COALESCE is for a column of NULL only. Of nanoseconds epoch_us takes the nearest microsecond, which
-# may lie in the next hour.
+# COALESCE with a date gives a column that has only NULL a type. For nanoseconds, epoch_us rounds to the nearest
+# microsecond, which may be in the next hour.
 _DUCKDB_MOMENT = (
     "make_timestamp(epoch_us({0}) - CASE typeof({0}) WHEN 'TIMESTAMP_NS' "
     "THEN CAST(1000 * epoch_us({0}) > epoch_ns({0}) AS BIGINT) ELSE 0 END)"
 ).replace("{0}", "COALESCE({0}, CAST(NULL AS DATE))")
-# A TIMESTAMP is shown in the session's zone, a TIMESTAMP_NTZ or a DATE as it is.
+# A TIMESTAMP is converted to the time zone of the session; a TIMESTAMP_NTZ or a DATE is not.
 _SPARK_MOMENT = (
     "CASE typeof({0}) WHEN 'timestamp' THEN TIMESTAMP_NTZ '1970-01-01 00:00:00' "
     "+ make_dt_interval(0, 0, 0, unix_seconds(CAST({0} AS TIMESTAMP))) ELSE CAST({0} AS TIMESTAMP_NTZ) END"

@@ -1,8 +1,8 @@
-"""Which curve serves which context, as engines find it: level by level, from a curve and one more value to a curve.
+"""Which curve serves which context, for engines that look it up level by level.
 
 A context (device, position) starts at the global curve. Level 1 leads from it and the device to the curve of that
-device, level 2 from that curve and the position to the curve of the pair. Where a level knows no such value, the curve
-found so far serves. Every export (SQL, Ibis, ONNX) walks these tables; what it does with the curve is its own.
+device, level 2 from that curve and the position to the curve of the pair. If a level does not have the value, the curve
+found so far is used. Every export (SQL, Ibis, ONNX) uses these tables to find the curve.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Level(NamedTuple):
     """The curves of one level.
 
     Args:
-        context: Name of the column that is looked at.
-        kind: Type of its values; None if every one is missing.
-        parent: Row of the curve above each curve, shape ``[n]``.
+        context: Name of the context column.
+        kind: Type of its values; None if all are missing.
+        parent: Row of the parent of each curve, shape ``[n]``.
         keys: Value of the context of each curve, ``[n]``; None is missing.
         rows: Row of each curve, shape ``[n]``.
     """

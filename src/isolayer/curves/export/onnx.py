@@ -1,7 +1,7 @@
-"""Curves as an ONNX model: a score and context values in, a probability out, in operations that every runtime has.
+"""Curves as an ONNX model from a score and context values to a probability, with operations that every runtime has.
 
-The vocabulary of every context is inside the model: strings and integers go in as they are in the logs, and an unseen
-one has the curve of its deepest known ancestor. What is written has been read again and compared.
+The model contains the vocabulary of every context: strings and integers are passed as they are in the logs, and an
+unseen value has the curve of its deepest known ancestor. After writing, the model is read again and compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from isolayer.storage import whole_file
 
 Floating = Literal["float64", "float32"]
 
-_MOST_BYTES = 1_900_000_000  # a protobuf holds 2 GB
+_MOST_BYTES = 1_900_000_000  # size limit of a protobuf, 2 GB
 _CHECKED = 2000  # curves that are compared after writing, at most
 _TYPES = {"i": TensorProto.INT64, "b": TensorProto.BOOL, "U": TensorProto.STRING}
 _DTYPES: dict[str, Any] = {"tensor(int64)": np.int64, "tensor(bool)": np.bool_, "tensor(string)": object}
@@ -47,11 +47,11 @@ def to_onnx(curves: Curves, path: str | PathLike[str], *, dtype: Floating = "flo
     """Write the curves as an ONNX model, checked in onnxruntime against :meth:`Curves.predict_proba` before it is kept.
 
     Inputs are ``score`` (of ``dtype``) and one per context under its own name (string, int64 or bool), each of shape
-    ``[batch]``; the output is ``prob``, of ``dtype`` and the same shape. Where missing values of a context have a curve
-    of their own, one more input ``<context>_missing`` (bool) says which are missing, whatever value stands there;
-    elsewhere a missing value is any unseen one. A score that cannot be used (NaN, infinite, or a probability outside
-    [0, 1]) gives NaN. If a context is called ``score`` or ``prob``, ours becomes ``score_1`` or ``prob_1``; the
-    metadata under the key ``isolayer`` have all names.
+    ``[batch]``; the output is ``prob``, of ``dtype`` and the same shape. If missing values of a context have a curve of
+    their own, a further input ``<context>_missing`` (bool) says which values are missing, and their values are ignored;
+    otherwise pass any unseen value for a missing one. A score that cannot be used (NaN, infinite, or a probability
+    outside [0, 1]) gives NaN. If a context is called ``score`` or ``prob``, the model's own score or output is called
+    ``score_1`` or ``prob_1``; the metadata under the key ``isolayer`` list all names.
 
     Args:
         curves: The curves.
@@ -80,7 +80,7 @@ def session(model: str | Path | bytes, *, threads: int = 1) -> Any:
 
 
 def predict(session: Any, score: NDArray[Any], context: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Answer of a model to columns of strings, integers or booleans, in which None is missing.
+    """Predictions of a model for columns of strings, integers or booleans, in which None is missing.
 
     Args:
         session: A :func:`session` of a model that :func:`to_onnx` wrote.
@@ -102,7 +102,7 @@ def predict(session: Any, score: NDArray[Any], context: Mapping[str, NDArray[Any
 
 
 def _typed(name: str, kind: str, values: list[Any], told: Mapping[str, Any]) -> NDArray[Any]:
-    """A column in the type of an input, with an unseen value where it is missing."""
+    """A column in the type of an input, with missing values replaced by an unseen one."""
     wanted = {"i": int, "b": bool, "U": str}[_KINDS[kind]]
     other = next((value for value in values if value is not None and type(value) is not wanted), None)
     if other is not None:
@@ -111,14 +111,14 @@ def _typed(name: str, kind: str, values: list[Any], told: Mapping[str, Any]) -> 
     filler = told["unseen"]
     if filler is None and told["missing"] is None and None in values:
         raise InputError(
-            f"context {name}: expected no missing values, which the model cannot be told of, got None; fit curves with "
+            f"context {name}: expected no missing values, for which the model has no input, got None; fit curves with "
             'missing="own", or fill them'
         )
     return np.array([(filler or wanted()) if value is None else value for value in values], _DTYPES[kind])
 
 
 class _Names(NamedTuple):
-    """What the inputs and the output are called."""
+    """The names of the inputs and of the output."""
 
     score: str
     prob: str
@@ -136,13 +136,13 @@ class _Names(NamedTuple):
 
     @property
     def all(self) -> list[str]:
-        """Every name but those of contexts."""
+        """All names except those of contexts."""
         fields = (name for one in self.fields for name in (one.name, one.missing) if name)
         return [self.score, self.prob, *self.missing.values(), *fields]
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """A name that is not taken, and now is."""
+    """A name that is not taken; it is added to the taken ones."""
     found, number = name, 1
     while found in taken:
         found, number = f"{name}_{number}", number + 1
@@ -179,7 +179,7 @@ def _model(curves: Curves, walk: list[Level], dtype: Floating) -> Any:
 
 
 def _facts(curves: Curves, walk: list[Level], names: _Names) -> dict[str, Any]:
-    """What the model says about itself."""
+    """The facts that are stored in the model's metadata."""
     grid = {"lower": curves.grid.lower, "upper": curves.grid.upper, "step": curves.grid.step}
     contexts = [
         {"name": level.context, "missing": names.missing.get(level.context), "unseen": _unseen(level)} for level in walk
@@ -190,7 +190,7 @@ def _facts(curves: Curves, walk: list[Level], names: _Names) -> dict[str, Any]:
 
 
 def _unseen(level: Level) -> Any:
-    """A value that is no key; None if all are, as booleans may be."""
+    """A value that is not a key; None if every value is one, which is possible for booleans."""
     words = set(level.words)
     if level.kind == "b":
         return next((value for value in (False, True) if value not in words), None)
@@ -199,10 +199,10 @@ def _unseen(level: Level) -> Any:
 
 
 def _row(graph: Graph, level: Level, missing: str | None, parent: str) -> str:
-    """Row of the curve that serves each input at a level: its own if it has one, else its parent's."""
+    """Row of the curve that serves each input at a level: its own if it has one, otherwise its parent's."""
     words = level.words
     stride, place = len(words) + 2, {word: code for code, word in enumerate(words)}
-    unseen, gap = stride - 2, stride - 1  # codes beyond those of the words
+    unseen, gap = stride - 2, stride - 1  # codes after those of the values
     if level.kind is None:
         coded = graph.constant([unseen], np.int64)
     else:
@@ -214,13 +214,13 @@ def _row(graph: Graph, level: Level, missing: str | None, parent: str) -> str:
     code = np.array([gap if key is None else place[key] for key in level.keys], np.int64)
     pair = graph.add("Add", graph.add("Mul", parent, graph.constant([stride], np.int64)), coded)
     found = graph.encode(pair, (level.parent * stride + code).tolist(), level.rows, -1)
-    return graph.add("Max", found, parent)  # curves of a deeper level stand further down
+    return graph.add("Max", found, parent)  # curves of a deeper level have larger row numbers
 
 
 def _prob(graph: Graph, curves: Curves, score: str, row: str, fields: list[FieldInput]) -> str:
     """Calibrated probability of scores, each by its row: :mod:`isolayer.curves.evaluation`, node by node."""
     constant, add, terms = graph.constant, graph.add, curves.terms
-    usable = add("Equal", add("Sub", score, score), constant(0))  # not so for NaN and infinity
+    usable = add("Equal", add("Sub", score, score), constant(0))  # false for NaN and infinity
     if curves.scale == "prob":
         usable = add("And", usable, add("GreaterOrEqual", score, constant(0)))
         usable = add("And", usable, add("LessOrEqual", score, constant(1)))
@@ -240,14 +240,14 @@ def _prob(graph: Graph, curves: Curves, score: str, row: str, fields: list[Field
 
 
 def _packed_value(graph: Graph, grid: Grid, values: Packed, row: str, logit: str, *, extend: bool) -> str:
-    """The same for packed curves: that of a whole curve plus a mixture of shapes."""
+    """The same for packed curves: the value of a whole curve plus a weighted sum of shapes."""
     flat, constant, add = values.flat(), graph.constant, graph.add
     root = add("Gather", constant(flat.root, np.int32), row)
     value = _value(graph, grid, values.whole, add("Cast", root, to=TensorProto.INT64), logit, extend=extend)
     _, place, left = _placed(graph, grid, logit)
     bucket, fraction = add("Cast", left, to=TensorProto.INT64), add("Sub", place, left)
     column = add("Unsqueeze", fraction, constant([1], np.int64))
-    small = np.abs(flat.weights).max(0, initial=0) < 2**15  # most of them, in half the bytes
+    small = np.abs(flat.weights).max(0, initial=0) < 2**15  # most numbers, in half the bytes
     for chosen, kind in ((small, np.int16), (~small, np.int32)):
         if chosen.any():
             rise = add("Mul", add("Gather", constant(flat.rise[:, chosen]), bucket), column)
@@ -259,7 +259,7 @@ def _packed_value(graph: Graph, grid: Grid, values: Packed, row: str, logit: str
 
 
 def _placed(graph: Graph, grid: Grid, logit: str) -> tuple[str, str, str]:
-    """Logits clipped to the grid, their distance from its lower end in steps, and the knot at their left."""
+    """Logits clipped to the grid, their distance from its lower end in steps, and the knot to their left."""
     constant, add = graph.constant, graph.add
     inside = add("Clip", logit, constant(grid.lower), constant(grid.upper))
     place = add("Mul", add("Sub", inside, constant(grid.lower)), constant(1 / grid.step))
@@ -281,7 +281,7 @@ def _value(graph: Graph, grid: Grid, values: NDArray[Any], row: str, logit: str,
 
 @cache
 def _opset() -> int:
-    """The newest operator set that the installed onnx and onnxruntime both know: onnx is often a release ahead."""
+    """The newest operator set that both onnx and onnxruntime support; onnx is often a release ahead."""
     for newest in range(onnx.defs.onnx_opset_version(), 18, -1):
         opsets = [helper.make_opsetid("", newest)]
         number = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [1]) for name in "xy"]
@@ -292,15 +292,15 @@ def _opset() -> int:
         except (Fail, InvalidArgument, InvalidGraph, Unsupported):
             continue
         return newest
-    raise RuntimeError("onnxruntime knows no operator set from 19 on: pip install --upgrade onnxruntime")
+    raise RuntimeError("onnxruntime supports no operator set from 19 on: pip install --upgrade onnxruntime")
 
 
 def _compare(curves: Curves, walk: list[Level], path: Path, dtype: Floating) -> None:
-    """Raise unless the model answers as the curves do: in known and unseen contexts, on the grid and outside it."""
+    """Raise unless the model predicts as the curves do: in known and unseen contexts, on the grid and outside it."""
     rng = np.random.default_rng(0)
     rows = min(_CHECKED, len(curves.values))
     if curves.terms is not None:
-        rows = _CHECKED  # so that most levels are met
+        rows = _CHECKED  # so that most levels of fields occur
     chosen = np.sort(rng.choice(len(curves.values), rows, replace=rows > len(curves.values)))
     lower, upper = curves.grid.lower, curves.grid.upper
     width = upper - lower
@@ -317,7 +317,7 @@ def _compare(curves: Curves, walk: list[Level], path: Path, dtype: Floating) -> 
 
 
 def _examples(curves: Curves, depth: int, level: Level, chosen: NDArray[np.int64]) -> NDArray[Any]:
-    """Values of a context in some curves, in unseen contexts where a curve stands above its level, and thrice more."""
+    """Values of a context for some curves, repeated three times with unseen values for coarser curves."""
     unseen = _unseen(level)
     unseen = level.keys[0] if unseen is None or level.kind is None else unseen
     at = np.searchsorted(np.array(curves.starts), chosen, side="right") - 1

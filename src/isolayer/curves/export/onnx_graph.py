@@ -1,4 +1,4 @@
-"""An ONNX graph while it is written."""
+"""An ONNX graph under construction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Graph:
         return name
 
     def encode(self, column: str, keys: list[Any], numbers: NDArray[Any], default: int) -> str:
-        """``numbers`` by their keys, integers or strings; ``default`` for whatever is not a key."""
+        """The number of each key, an integer or a string; ``default`` for a value that is not a key."""
         kind = {"keys_strings" if isinstance(keys[0], str) else "keys_int64s": keys}
         values = {"values_int64s": numbers.tolist(), "default_int64": default}
         return self.add("LabelEncoder", column, domain="ai.onnx.ml", **kind, **values)

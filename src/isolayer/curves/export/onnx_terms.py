@@ -1,8 +1,8 @@
-"""Terms of fields in an ONNX graph: levels by comparison and by vocabulary, gathers by term, the corrected logit.
+"""Corrections of fields in an ONNX graph: the level of each field, one lookup per term, and the corrected logit.
 
-A category is a string or a bool, a number a double, under the name of its column; a part of a date is a double under
-the name of the field, such as ``when.hour``. NaN is a missing number; a category that may be missing has one more input
-that says so. The graph itself is handled by :mod:`isolayer.curves.export.onnx`.
+The input of a category is a string or a bool, that of a number a double, named after its column; a part of a date is a
+double named after the field, such as ``when.hour``. NaN is a missing number; a category that may be missing has a
+further input that says so. The graph itself is handled by :mod:`isolayer.curves.export.onnx`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolayer.fitting.terms import Term, Terms
 
 
 class FieldInput(NamedTuple):
-    """How a field enters a model: by an input and, where a category may be missing, one that says so."""
+    """The inputs of a field: its value and, for a category that may be missing, whether it is missing."""
 
     field: Field
     name: str
@@ -38,14 +38,14 @@ class FieldInput(NamedTuple):
         return [helper.make_tensor_value_info(name, one, ["batch"]) for name, one in [(self.name, kind), *marks]]
 
     def facts(self) -> dict[str, Any]:
-        """What a model says of the input."""
+        """The facts about the input that are stored in the model."""
         one = self.field
         told = {"column": one.column, "part": one.part, "kind": one.kind, "name": self.name, "missing": self.missing}
         return told if one.kind == "number" else {**told, "unseen": unseen_word(one)}
 
     @staticmethod
     def fed(told: Mapping[str, Any], values: Any) -> dict[str, Any]:
-        """What to give a model whose facts are told for a column of values; refused as by :meth:`Field.levels_of`."""
+        """Inputs of a model for a column of values, given its stored facts; errors as in :meth:`Field.levels_of`."""
         words = np.array([False if told.get("unseen") is None else told["unseen"]])
         Field(told["column"], told["kind"], words=words, part=told["part"]).levels_of(values)
         if told["kind"] == "number":
@@ -54,7 +54,7 @@ class FieldInput(NamedTuple):
         gap = np.array([value is None for value in given], bool)
         if told["missing"] is None and gap.any() and told["unseen"] is None:
             raise InputError(
-                f"field {told['column']}: expected no missing values, which the model cannot be told of, got None; "
+                f"field {told['column']}: expected no missing values, for which the model has no input, got None; "
                 "fill them, or fit rows that have some"
             )
         filler = False if told["unseen"] is None else told["unseen"]
@@ -64,11 +64,11 @@ class FieldInput(NamedTuple):
 
 
 def field_inputs(terms: Terms, shared: Collection[str], fresh: Callable[[str], str]) -> list[FieldInput]:
-    """Inputs of all fields that some term uses and that are no contexts.
+    """Inputs of all fields that some term uses and that are not contexts.
 
     Args:
         terms: The terms.
-        shared: Columns that are inputs already, as contexts.
+        shared: Columns that are already inputs because they are contexts.
         fresh: Gives a name that is not taken yet.
     """
     found = list[FieldInput]()
@@ -81,7 +81,7 @@ def field_inputs(terms: Terms, shared: Collection[str], fresh: Callable[[str], s
 
 
 def context_inputs(graph: Graph, terms: Terms, walk: Sequence[Level], missing: Mapping[str, str]) -> list[FieldInput]:
-    """Fields that are contexts too, read from the inputs of these; ``missing`` names those that say so."""
+    """Fields that are also contexts, read from their inputs; ``missing`` maps contexts to their missing inputs."""
     found = list[FieldInput]()
     kinds = {level.context: level.kind for level in walk if level.kind is not None}
     for one in (one for one in _used(terms) if one.column in kinds):
@@ -103,7 +103,7 @@ def _is_category(one: Field) -> bool:
 
 
 def unseen_word(one: Field) -> Any:
-    """A word that is none of a category; None if all are, as booleans may be."""
+    """A value that a category does not have; None if it has all, which is possible for booleans."""
     words = set(typed(one.words)[0].tolist())
     if is_boolean(one):
         return next((value for value in (False, True) if value not in words), None)
@@ -111,7 +111,7 @@ def unseen_word(one: Field) -> Any:
 
 
 def examples(terms: Terms, rows: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Columns with values at and beside every edge, known and unseen words, and missing values."""
+    """Columns with values at and next to every edge, known and unseen categories, and missing values."""
     found = dict[str, Any]()
     for one in terms.fields:
         if one.part is not None:
@@ -126,7 +126,7 @@ def examples(terms: Terms, rows: int, rng: np.random.Generator) -> dict[str, Any
 
 
 def is_boolean(one: Field) -> bool:
-    """Whether the words of a category are booleans."""
+    """Whether the values of a category are booleans."""
     return typed(one.words)[0].dtype.kind == "b"
 
 
@@ -146,7 +146,7 @@ def corrected(graph: Graph, terms: Terms, inputs: Sequence[FieldInput], base: st
 
 
 def _level(graph: Graph, one: FieldInput) -> str:
-    """Level of a field, -1 where it has none."""
+    """Level of a field; -1 if it has none."""
     field = one.field
     if field.kind == "number":
         column = graph.add("Unsqueeze", one.name, graph.constant([1], np.int64))  # [batch, 1]
@@ -164,7 +164,7 @@ def _level(graph: Graph, one: FieldInput) -> str:
 
 
 def _row(graph: Graph, terms: Terms, term: Term, levels: dict[str, str]) -> str:
-    """Row of a term's table, one beyond the last where it has none."""
+    """Row of a term's table; one beyond the last if there is none."""
     views = [_viewed(graph, view, levels[terms.fields[view.field].name]) for view in term.views]
     cell, unseen = views[0], graph.add("Less", views[0], graph.constant([0], np.int64))
     for view, level in zip(term.views[1:], views[1:], strict=True):
@@ -180,7 +180,7 @@ def _viewed(graph: Graph, view: View, level: str) -> str:
     if np.array_equal(view.level, np.arange(view.size)):
         return level
     table = graph.constant(np.append(view.level, -1), np.int64)
-    return graph.add("Gather", table, level)  # place -1 is the last
+    return graph.add("Gather", table, level)  # index -1 is the last entry
 
 
 def _gathered(graph: Graph, values: Any, row: str) -> str:

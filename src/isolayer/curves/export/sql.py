@@ -1,14 +1,14 @@
-r"""Curves as one SQL statement in plain text, for six dialects; nothing beyond the core is needed to write it.
+r"""Curves as one SQL statement in plain text, for six dialects. Writing it needs no optional dependency.
 
 The statement is a chain of common table expressions. The curves are written in two kinds of tables: the levels of
 :mod:`isolayer.curves.export.levels`, which lead from a context to a curve, and *cells*, each with the value at the
-start of a few buckets and the rises of these. Then come the rows, the place of their scores on the grid, the curve of
-each row, and the probability.
+start of a few buckets and the increase in each of them. Then come the rows, the position of their scores on the grid,
+the curve of each row, and the probability.
 
-Engines differ in how they compare, order and convert NULL and NaN, and in what they quietly convert. None of that is
-relied upon: a score that cannot be used is marked first and counts as 0 until the end, so that all arithmetic is on
-finite numbers; a missing context matches by a mark, so that every join is on equality; and where an engine would
-compare a string with a number, the statement asks for the type of the column and refuses.
+Engines differ in how they compare, order and convert NULL and NaN, and in what they convert silently. The statement
+does not depend on any of this. A score that cannot be used is flagged first and counts as 0 until the end, so that all
+arithmetic is on finite numbers. A missing context has a flag, so that every join is an equality. If an engine would
+compare a string with a number, the statement checks the type of the column and raises an error.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from isolayer.fitting.terms import LAST_GRID
 from isolayer.grid import Grid
 from isolayer.settings import choice, text
 
-_PACK = 5  # buckets per cell: a cell's number and value cost about twenty characters
-_FILLERS = {"i": 0, "b": False, "U": "", None: False}  # what stands for a missing key, beside the mark that it is
+_PACK = 5  # buckets per cell; the number and value of a cell take about twenty characters
+_FILLERS = {"i": 0, "b": False, "U": "", None: False}  # placeholders for a missing key, which also has a flag
 
 
 def to_sql(
@@ -52,9 +52,9 @@ def to_sql(
         dialect: ``"duckdb"``, ``"spark"``, ``"bigquery"``, ``"snowflake"``, ``"trino"`` or ``"postgres"``.
         table: The table to read, as it is written in a FROM clause.
         score: Its score column. Column names are quoted exactly as they are given, and DuckDB is asked for that exact
-            spelling, capitals included.
+            spelling, including upper and lower case.
         prob: Name of the new column, NULL where a score cannot be used.
-        keep: Further columns to hand on, besides the score and the contexts.
+        keep: Further columns to keep, besides the score and the contexts.
 
     >>> from isolayer.grid import Grid
     >>> to_sql(Curves.identity(Grid()), "postgres", table="logs").splitlines()[-1]
@@ -95,7 +95,7 @@ def written(parts: Mapping[str, str]) -> str:
 
 
 def cells_of(values: Floats, pack: int) -> tuple[Floats, Floats]:
-    """Curves cut into cells of several buckets each: the value at the start of each, and the rises of its buckets.
+    """Curves cut into cells of several buckets each: the value at the start of each cell, and the rise in each bucket.
 
     Args:
         values: Values at the knots, shape ``[curves, knots]``.
@@ -116,7 +116,7 @@ def cells_of(values: Floats, pack: int) -> tuple[Floats, Floats]:
 
 
 def own_prefix(columns: Iterable[str], table: str = "") -> str:
-    """What names of our own begin with, so that none of them is a column or a table of the user.
+    """A prefix for generated names, so that none of them is a column or a table of the user.
 
     >>> own_prefix(["score"]), own_prefix(["score", "Isolayer_v"])
     ('isolayer', 'isolayer2')
@@ -128,7 +128,7 @@ def own_prefix(columns: Iterable[str], table: str = "") -> str:
 
 
 def own_name(columns: Iterable[str], name: str) -> str:
-    """A name for a column of our own beside those of the user, none of which it is.
+    """A name for a generated column that differs from all columns of the user.
 
     >>> own_name(["score"], "fold"), own_name(["score", "isolayer_fold"], "fold")
     ('isolayer_fold', 'isolayer2_fold')
@@ -142,7 +142,7 @@ def _check_names(columns: Sequence[str], prob: str, dialect: str) -> None:
         folded = name.casefold() if DIALECTS[dialect].folds else name
         if folded in seen:
             raise InputError(
-                f"columns: expected names that {dialect} tells apart, got {seen[folded]!r} and {name!r}; rename one, "
+                f"columns: expected names that differ in {dialect}, got {seen[folded]!r} and {name!r}; rename one, "
                 "or choose another prob"
             )
         seen[folded] = name
@@ -151,7 +151,7 @@ def _check_names(columns: Sequence[str], prob: str, dialect: str) -> None:
 
 
 class _Statement(NamedTuple):
-    """The parts of a statement. Columns of our own begin with ``own`` wherever columns of the user are beside them."""
+    """The parts of a statement. Generated columns begin with ``own`` if they occur next to columns of the user."""
 
     curves: Curves
     walk: list[Level]
@@ -210,7 +210,7 @@ class _Statement(NamedTuple):
         return self.dialect.table(columns)
 
     def rows(self, table: str, score: str) -> str:
-        """The table's columns, the score as a double, and the contexts, refused if they have another type."""
+        """The table's columns, the score as a double, and the contexts; an error if a context has another type."""
         d, own = self.dialect, self.own
         columns = [f"{own}_source.{d.name(name)}" for name in self.columns]
         number = d.checked(f"{own}_source.{d.name(score)}", "n", f"column {score}: expected numbers", "convert it")
@@ -227,9 +227,9 @@ class _Statement(NamedTuple):
         return f"SELECT\n    {_list(columns)}\n  FROM {d.source(table, self.columns)} AS {own}_source"
 
     def marked(self) -> str:
-        """Which scores can be used, and which contexts are missing; what is not usable is 0 from here on."""
+        """Flags for usable scores and missing contexts; unusable scores are 0 from here on."""
         own, score = self.own, f"{self.own}_score"
-        good = f"{score} - {score} = 0E0"  # not so for NaN and infinity, in every engine
+        good = f"{score} - {score} = 0E0"  # false for NaN and infinity in every engine
         if self.curves.scale == "prob":
             good += f" AND {score} >= 0E0 AND {score} <= 1E0"
         columns = [f"CASE WHEN {good} THEN 1 ELSE 0 END AS {own}_usable"]
@@ -254,7 +254,7 @@ class _Statement(NamedTuple):
         return self.select([f"LN({inside} / (1E0 - {inside})) AS {self.own}_logit"], "marked")
 
     def placed(self, source: str) -> str:
-        """Distance from the lower end of the grid in steps, and how far outside the grid, which clips or extends."""
+        """Distance from the lower end of the grid in steps, and distance outside the grid for curves that extend."""
         return self.select(self.place("logit", "", extend=self.curves.extrapolation == "extend"), source)
 
     def place(self, logit: str, last: str, *, extend: bool) -> list[str]:
@@ -265,7 +265,7 @@ class _Statement(NamedTuple):
         return [place, f"{outside} AS {self.own}_{last}outside"]
 
     def grouped(self) -> str:
-        """Which cell of a curve that is."""
+        """The cell of the curve in which a logit lies."""
         return self.select([self.group("")], "placed")
 
     def group(self, last: str) -> str:
@@ -283,7 +283,7 @@ class _Statement(NamedTuple):
         return self.select(self.place("sum", "last_", extend=True), source)
 
     def last_grouped(self) -> str:
-        """Which cell of the last curve that is."""
+        """The cell of the last curve in which a logit lies."""
         return self.select([self.group("last_")], "ended")
 
     def found(self) -> str:
@@ -323,7 +323,7 @@ class _Statement(NamedTuple):
         return f"SELECT\n  {_list(columns, 2)}\nFROM {source}"
 
     def value(self, last: str) -> str:
-        """The value of a curve at a row's place in a cell."""
+        """The value of a curve at a row's position in a cell."""
         own, pack = self.own, self.pack(last)
         value, into = "c.v", f"(r.{own}_{last}place - r.{own}_{last}group * {_double(pack)})"
         for k in range(pack):

@@ -1,8 +1,8 @@
-"""Statements that fit the terms of fields where rows lie: their sums by level, and their logits without themselves.
+"""Statements that fit the corrections of fields inside an engine: sums by level, and leave-one-out logits of rows.
 
 Rows must be usable, with their raw logit, label, weight and kept share of negatives in columns named by
-:class:`RowColumns`. One statement is one scan, and gives the sums of every term by GROUPING SETS. What is done with
-them is :mod:`isolayer.fitting.field_refit`; how a statement reads rows and finds levels is
+:class:`RowColumns`. One statement scans the table once, and returns the sums of every term by GROUPING SETS.
+:mod:`isolayer.fitting.field_refit` uses these sums; how a statement reads rows and finds levels is in
 :mod:`isolayer.curves.export.sql`.
 """
 
@@ -31,7 +31,7 @@ class RowColumns(NamedTuple):
 
 
 class _OwnJoins(TermParts):
-    """Every term has a join of its own, and its cell is a column."""
+    """Every term has its own join, and its cell is a column."""
 
     def _is_main(self, term: Term) -> bool:
         return False
@@ -47,7 +47,7 @@ class _OwnJoins(TermParts):
 
 
 class _WithVariances(_OwnJoins):
-    """The variance of the sum of all terms is a column too."""
+    """As above, with the variance of the sum of all terms as a further column."""
 
     def _table(self, term: Term) -> str:
         columns: dict[str, tuple[str, Sequence[Any]]] = {"cell": ("i", term.cells.tolist())}
@@ -71,9 +71,10 @@ class _WithVariances(_OwnJoins):
 
 
 def sums_query(curves: Curves, dialect: str, *, table: str, rows: RowColumns) -> str:
-    """Sums of every free term by its cells, ``cell_0`` and so on, NULL but in the term whose sums a row holds.
+    """Sums of every free term by its cells, in columns ``cell_0`` and so on.
 
-    A row in which all cells are NULL has the sums of all rows. Cells of -1 are rows that a term says nothing of.
+    In each row of the result, only the cell of the term that it belongs to is not NULL. The row in which all cells are
+    NULL has the sums of all rows. The cell -1 has the rows that a term does not correct.
     """
     steps = _steps(curves, dialect, table, rows, _OwnJoins)
     steps.add(t=steps.place)
@@ -100,7 +101,7 @@ def sums_query(curves: Curves, dialect: str, *, table: str, rows: RowColumns) ->
 
 
 def left_out_query(curves: Curves, dialect: str, *, table: str, rows: RowColumns) -> str:
-    """Every row by its corrected logit as if it had not been fitted: ``logit``, ``label``, ``weight``, ``rate``.
+    """Every row with its leave-one-out corrected logit: ``logit``, ``label``, ``weight``, ``rate``.
 
     The same as :func:`isolayer.fitting.field_guard.left_out`.
     """
@@ -115,7 +116,7 @@ def left_out_query(curves: Curves, dialect: str, *, table: str, rows: RowColumns
 
 
 class _Steps:
-    """A statement that grows by one expression after the other; ``{own}`` and names of columns are put in."""
+    """A statement that is built expression by expression; ``{own}`` and names of columns are filled in."""
 
     def __init__(self, statement: _Statement, table: str, rows: RowColumns) -> None:
         parts = statement.terms
@@ -126,7 +127,7 @@ class _Steps:
         self._parts, self._own = statement.parts(table, rows.logit), statement.own
 
     def add(self, **columns: str) -> None:
-        """One more expression, with some columns of our own."""
+        """Add an expression with some generated columns."""
         told = ", ".join(f"{value} AS {{own}}_{name}" for name, value in columns.items()).format_map(self._names)
         source = list(self._parts)[-1]
         self._parts[f"{self._own}_step_{len(self._parts)}"] = f"\n  SELECT *, {told}\n  FROM {source}\n"
@@ -139,7 +140,7 @@ class _Steps:
 
 
 def _steps(curves: Curves, dialect: str, table: str, rows: RowColumns, parts: type[TermParts]) -> _Steps:
-    """Rows with their base logit and joined terms; the last curve of the terms has no part in it."""
+    """Rows with their base logit and joined terms, without the last curve of the terms."""
     assert curves.terms is not None
     plain = replace(curves.on_logits, terms=replace(curves.terms, last=None))
     settings: dict[str, Any] = {"table": table, "score": rows.logit, "prob": "prob", "term_parts": parts}

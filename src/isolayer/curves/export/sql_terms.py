@@ -1,8 +1,8 @@
-r"""Terms of fields in SQL: the level of every field, one join per term, and the corrected logit.
+r"""Corrections of fields in SQL: the level of every field, one join per term, and the corrected logit.
 
-A number becomes a level by a CASE over its edges, a category by a join with its words, which brings the values of its
-own term along. Every other term is one join on an integer, the combined level of its fields. A level that is not there
-adds nothing. What a statement looks like as a whole is said in :mod:`isolayer.curves.export.sql`.
+The level of a number is found by a CASE over its edges, that of a category by a join with its values, which also
+returns the values of the category's own term. Every other term is one join on an integer, the combined level of its
+fields. A missing level adds nothing. The statement as a whole is described in :mod:`isolayer.curves.export.sql`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from isolayer.fitting.terms import Term, Terms
 
 
 class TermParts(NamedTuple):
-    """The parts of a statement that correct a logit. Columns of our own begin with ``own``."""
+    """The parts of a statement that correct a logit. Generated columns begin with ``own``."""
 
     terms: Terms
     dialect: Dialect
     own: str
 
     def columns(self, source: str) -> list[str]:
-        """The fields as columns of our own, refused if they have another type than when they were fitted."""
+        """The fields as generated columns; an error if a field has another type than in the fit."""
         return [f"{self._read(one, source)} AS {self.own}_field_{i}" for i, one in enumerate(self.terms.fields)]
 
     def _read(self, one: Field, source: str) -> str:
@@ -44,7 +44,7 @@ class TermParts(NamedTuple):
         return found if kind not in d.accepted else f"CAST({found} AS {d.types[kind]})"  # never that of the words
 
     def tables(self) -> dict[str, str]:
-        """The common table expressions that hold values, by their names."""
+        """The common table expressions that contain values, by name."""
         found = {f"{self.own}_words_{i}": self._words(i) for i in self._categories}
         return found | {f"{self.own}_term_{j}": self._table(term) for j, term in self._joined}
 
@@ -61,14 +61,14 @@ class TermParts(NamedTuple):
 
     @property
     def _joined(self) -> list[tuple[int, Term]]:
-        """Terms with a join of their own: all but those of one category."""
+        """Terms with their own join: all except those of a single category."""
         return [(j, term) for j, term in enumerate(self.terms.terms) if not self._is_main(term)]
 
     def _is_main(self, term: Term) -> bool:
         return len(term.views) == 1 and self.terms.fields[term.views[0].field].kind == "category"
 
     def _main(self, field: int) -> tuple[Any, Any]:
-        """Offset and tilt of every level of a category; 0 where it has no term."""
+        """Offset and tilt of every level of a category; 0 if it has no term."""
         out = np.zeros((self.terms.fields[field].size, 2))
         for term in self.terms.terms:
             if self._is_main(term) and term.views[0].field == field:
@@ -111,7 +111,7 @@ class TermParts(NamedTuple):
         return f"CASE WHEN {gap} THEN {int(view.level[-1])} ELSE {found} END"
 
     def _worded(self) -> str:
-        """Levels of categories, and the sums of their own terms."""
+        """Levels of categories, and the sums of the terms of single categories."""
         own, joins, sums = self.own, "", {"a": [double(self.terms.shared[0])], "b": [double(self.terms.shared[1])]}
         levels = list[str]()
         for i in self._categories:
@@ -141,7 +141,7 @@ class TermParts(NamedTuple):
         return f"SELECT\n    {_list(['r.*', *columns])}\n  FROM {own}_worded AS r{joins}"
 
     def cell(self, term: Term) -> str:
-        """The combined level of a row in a term that has a join of its own; NULL where a field has none."""
+        """The combined level of a row in a term with its own join; NULL if a field has no level."""
         cell = f"r.{self._name(term.views[0])}"
         for view in term.views[1:]:
             cell = f"({cell}) * {view.size} + r.{self._name(view)}"
@@ -149,7 +149,7 @@ class TermParts(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Place of the base logit in the range of the tilts, in [-1/2, 1/2]."""
+        """Position of the base logit in the range of the tilts, in [-1/2, 1/2]."""
         place = f"({self.own}_base - {double(self.terms.lower)}) * {double(1 / self.terms.width)}"
         return f"(LEAST(GREATEST({place}, 0E0), 1E0) - 0.5E0)"
 
@@ -177,7 +177,7 @@ def _bisected(number: str, edges: Sequence[str], first: int, last: int) -> str:
 
 
 def _keys(one: Field) -> list[Any]:
-    """The words of a category without the missing one."""
+    """The values of a category without the missing one."""
     known: list[Any] = typed(one.words)[0].tolist()
     return known
 

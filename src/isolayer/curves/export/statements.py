@@ -1,4 +1,4 @@
-"""Curves as SQL that stays: the statement of :mod:`isolayer.curves.export.sql` as a view, or as a model of dbt."""
+"""Curves as lasting SQL: the statement of :mod:`isolayer.curves.export.sql` as a view or as a dbt model."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def statement(
     Args:
         curves: The fitted curves.
         dialect: As for :func:`isolayer.curves.export.sql.to_sql`.
-        form: ``"select"``; ``"view"``, which makes or replaces a view; or ``"dbt"``, a file for a folder of models.
+        form: ``"select"``; ``"view"``, which creates or replaces a view; or ``"dbt"``, a file for a folder of models.
         name: Name of the view, as it is written in SQL.
         table: The table to read. For dbt the name of a model, or that of a source and its table: ``raw.logs``.
         score: Its score column.
         prob: Name of the new column.
-        keep: Further columns to hand on.
+        keep: Further columns to keep.
 
     >>> from isolayer.grid import Grid
     >>> model = statement(Curves.identity(Grid()), form="dbt", table="raw.logs")
@@ -56,7 +56,7 @@ def statement(
 
 
 def _reference(table: str) -> str:
-    """A table as dbt finds it: a model of the project, or a table of a source.
+    """A table as a reference of dbt: a model of the project, or a table of a source.
 
     >>> _reference("logs"), _reference("raw.logs")
     ("{{ ref('logs') }}", "{{ source('raw', 'logs') }}")
@@ -70,7 +70,7 @@ def _reference(table: str) -> str:
 
 
 def _literal(sql: str) -> str:
-    """SQL that Jinja must not read: names may have braces.
+    """SQL that Jinja leaves unchanged, since names may contain braces.
 
     >>> _literal('SELECT "{{ x }}"'), _literal("SELECT 1")
     ('{% raw %}SELECT "{{ x }}"{% endraw %}', 'SELECT 1')

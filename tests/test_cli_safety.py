@@ -88,7 +88,7 @@ def test_columns_of_a_file_that_differ_in_case_only_are_refused(day, asked):
     rows = log()
     twins = {"surface": ["a", "b"] * (len(rows) // 2), "SURFACE": ["b", "a"] * (len(rows) // 2)}
     pq.write_table(pa.table({name: rows[name] for name in ("prob", "click")} | twins), "twins.parquet")
-    with pytest.raises(InputError, match="which duckdb does not see, got 'surface' and 'SURFACE'; rename one"):
+    with pytest.raises(InputError, match="which duckdb ignores, got 'surface' and 'SURFACE'; rename one"):
         run("fit", "twins.parquet", "--contexts", asked)
 
 

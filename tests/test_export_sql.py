@@ -293,7 +293,7 @@ def test_a_script_ends_without_a_word():
 def test_columns_that_differ_in_case_only_are_refused_where_an_engine_takes_one_for_the_other():
     curves, data = fitted(("device",)), questions(n=50)
     twins = pa.table({"score": data["score"], "device": data["device"], "Device": data["device"][::-1]})
-    message = "columns: expected names that differ in more than case, which duckdb does not see, got 'device' and 'Devi"
+    message = "columns: expected names that differ in more than case, which duckdb ignores, got 'device' and 'Devi"
     for source in (twins, ibis.memtable(twins), {name: twins[name] for name in twins.column_names}):
         with pytest.raises(InputError, match=message):
             apply_table(curves, source)
@@ -369,13 +369,13 @@ def test_columns_of_a_file_that_differ_in_case_only_are_refused_whichever_is_ask
     pq.write_table(pa.table(twins), path)
     for name in ("device", "DEVICE", "DEVICE_1"):
         curves = replace(fitted(("device",)), contexts=(name,))
-        with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'DEVICE'; rename one"):
+        with pytest.raises(InputError, match="which duckdb ignores, got 'device' and 'DEVICE'; rename one"):
             apply_table(curves, path)
-        with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'DEVICE'; rename one"):
+        with pytest.raises(InputError, match="which duckdb ignores, got 'device' and 'DEVICE'; rename one"):
             Histogram.from_table(path, (name,))
     same = tmp_path / "same.parquet"  # another file: DuckDB 1.5 remembers the columns of one for a second
     pq.write_table(pa.table([*twins.values()], names=["score", "label", "device", "device"]), same)
-    with pytest.raises(InputError, match="which duckdb does not see, got 'device' and 'device'; rename one"):
+    with pytest.raises(InputError, match="which duckdb ignores, got 'device' and 'device'; rename one"):
         apply_table(fitted(("device",)), same)
 
 

@@ -55,7 +55,7 @@ def test_a_column_that_a_file_lacks_is_named(tmp_path, kind):
     [
         ({"id": ["7"]}, "one type of 'id' in all files, got numbers in .* and text in"),
         ({"id": [True]}, "one type of 'id' in all files, got numbers in .* and BOOLEAN in"),
-        ({"id": [0.5]}, r"whole numbers of 'id' up to 2\^53 where other files have fractions, got 9007199254740993"),
+        ({"id": [0.5]}, r"whole numbers of 'id' up to 2\^53, since other files have fractions, got 9007199254740993"),
     ],
 )
 def test_types_that_do_not_hold_all_values_are_refused(tmp_path, other, message):

@@ -1,4 +1,4 @@
-"""Logs that live in an engine: their sums, curves applied to them, metrics over them, all as Ibis expressions."""
+"""Logs inside an engine: their sums, curves applied to them, and metrics over them, all as Ibis expressions."""
 
 from isolayer.errors import need
 

@@ -1,14 +1,14 @@
-r"""Curves applied to a table where it lives, as an Ibis expression.
+r"""Curves applied to a table inside its engine, as an Ibis expression.
 
-Small tables carry the curves into the engine. Those of :func:`isolayer.curves.export.levels.levels` are joined once
-per level, coarse to fine, so that an unseen context has the curve of its deepest known ancestor. The *cells* hold the
-value at the start of every few buckets and the rises of these, found by one join on an integer: engines are far better
-at that than at carrying an array of all knots along every row. With t buckets into a cell of value v and rises r, the
-answer is that of :mod:`isolayer.curves.curves`:
+Small tables bring the curves into the engine. Those of :func:`isolayer.curves.export.levels.levels` are joined once
+per level, coarse to fine, so that an unseen context has the curve of its deepest known ancestor. The *cells* contain
+the value at the start of every few buckets and the rise in each bucket. They are found by one join on an integer, which
+is much faster in engines than adding an array of all knots to every row. At t buckets into a cell with value v and
+rises r, the result is the same as in :mod:`isolayer.curves.curves`:
 
 .. math:: p = \sigma(v + \sum_k \mathrm{clip}(t - k, 0, 1)\,r_k + (x - \mathrm{clip}(x, L, U)))
 
-without the last term where curves are clipped beyond the grid.
+without the last term if curves are clipped beyond the grid.
 
 The same as one statement in plain text is :mod:`isolayer.curves.export.sql`.
 """
@@ -45,26 +45,26 @@ from isolayer.tables.sources import (
     unbound,
 )
 
-_DENSE = 1_000_000  # up to so many cells DuckDB joins by a table lookup instead of hashing
+_DENSE = 1_000_000  # with up to this many cells DuckDB joins by a table lookup instead of hashing
 _PACKS = (1, 2, 4, 8)  # buckets per cell
 _ARROW_TYPES = {"i": pa.int64(), "b": pa.bool_(), "U": pa.string(), None: pa.bool_()}
 _IBIS_TYPES = {"i": "int64", "b": "boolean", "U": "string"}
-_FILLERS = {"i": 0, "b": False, "U": "", None: False}  # what stands for a missing key, beside the mark that it is
-_FLOATS = {"float16": 11, "float32": 24, "float64": 53}  # powers of two below which floats tell integers apart
+_FILLERS = {"i": 0, "b": False, "U": "", None: False}  # placeholders for a missing key, which also has a flag
+_FLOATS = {"float16": 11, "float32": 24, "float64": 53}  # powers of two below which floats are exact for integers
 
 
 class Lookup(NamedTuple):
     """Curves as the tables that an engine joins with.
 
     Args:
-        levels: One table per level: ``base``, the first cell of the curve; ``parent``, that of the curve above, from
-            level 2 on; ``key``, the context's value; ``gap``, 1 where that is missing, if it is anywhere.
+        levels: One table per level: ``base``, the first cell of the curve; ``parent``, that of its parent, from level 2
+            on; ``key``, the context's value; and, if any value is missing, ``gap``, which is 1 for a missing value.
         cells: ``at``, the number of the cell; ``v``, the value at its start; ``r0`` to ``r<pack - 1>``, the rises of
             its buckets.
         width: Cells per curve.
         pack: Buckets per cell.
-        packed: For packed curves two more tables, else none: the weights of shapes of each curve by its ``row``, with
-            the first cell of its ``root``; and the shapes by ``bucket``.
+        packed: For packed curves two further tables, otherwise none: the weights of the shapes of each curve by its
+            ``row``, with the first cell of its ``root``; and the shapes by ``bucket``.
     """
 
     levels: list[pa.Table]
@@ -75,11 +75,11 @@ class Lookup(NamedTuple):
 
 
 def apply_table(curves: Curves, source: Any, *, score: str = "score", prob: str = "calibrated_prob") -> Any:
-    """A table with one more column, the calibrated probability; NULL where the score cannot be used.
+    """A table with one more column, the calibrated probability; NULL if the score cannot be used.
 
-    Nothing runs until the answer is asked for, and then in the table's own engine. The curves go there as small tables:
-    temporary ones on a DuckDB connection, which are dropped some time after the last expression that needs them, and
-    in-memory ones of Ibis elsewhere.
+    Nothing runs until the result is fetched, and then it runs in the table's own engine. The curves are passed as small
+    tables: temporary tables on a DuckDB connection, which are dropped some time after the last expression that needs
+    them, and in-memory tables of Ibis elsewhere.
 
     Args:
         curves: The fitted curves.
@@ -140,7 +140,7 @@ def lookup_tables(curves: Curves, walk: list[Level], *, pack: int | None = None)
 
 
 def _level_tables(walk: list[Level], width: int, whole: Any) -> list[pa.Table]:
-    """Tables that lead from a context to a curve, whose number is that of its first of ``width`` cells."""
+    """Tables that map a context to a curve; the number of a curve is that of the first of its ``width`` cells."""
     parts = list[pa.Table]()
     for depth, level in enumerate(walk, start=1):
         columns: dict[str, Any] = {f"base_{depth}": (level.rows * width).astype(whole)}
@@ -155,7 +155,7 @@ def _level_tables(walk: list[Level], width: int, whole: Any) -> list[pa.Table]:
 
 
 def _packed_lookup(values: Packed, walk: list[Level]) -> Lookup:
-    """Packed curves as tables: cells of the whole curves only, and a few numbers for every other."""
+    """Packed curves as tables: cells of the whole curves only, and a few numbers for every other curve."""
     flat, (start, rise) = values.flat(), cells_of(values.whole, 1)
     width = values.shape[1] - 1
     cells = {"at": np.arange(len(start), dtype=np.int32), "v": start, "r0": rise[:, 0].copy()}
@@ -186,7 +186,7 @@ class _Expression(NamedTuple):
     def calibrated(self, table: Table, score: str, prob: str) -> Table:
         rows = self.with_base(self.placed(table, score))
         cells, pack = self.tables[-1], self.lookup.pack
-        # Every row has a cell, so an inner join loses none; DuckDB joins by lookup only when it is one.
+        # Every row has a cell, so an inner join loses no row; DuckDB joins by lookup only for inner joins.
         joined = rows.inner_join(cells, self.column(rows, "cell") == self.column(cells, "at"))
         value, into = self.column(joined, "v"), self.column(joined, "into")
         for k in range(len(self.lookup.packed and self.lookup.packed[1].column_names) // 2):
@@ -202,7 +202,7 @@ class _Expression(NamedTuple):
         return joined.select(*table.columns, **{prob: ibis.ifelse(good, sigmoid, ibis.null("float64"))})
 
     def placed(self, table: Table, score: str) -> Table:
-        """Rows with the cell of a curve that their score falls into, how far into it, and how far outside the grid."""
+        """Rows with the cell that their score is in, the position in it, and the distance outside the grid."""
         grid, (width, pack) = self.curves.grid, self.lookup[2:4]
         good, logit = logit_expression(table[score], self.curves.scale)
         logit = ibis.ifelse(good, logit, double(0))  # from here on there is neither NULL nor NaN
@@ -237,7 +237,7 @@ class _Expression(NamedTuple):
 
 
 def _key(context: Value, level: Level) -> Value:
-    """A context's value as it is compared with keys; what is missing matches through its mark alone."""
+    """A context's value as it is compared with keys; a missing value matches by its flag alone."""
     kind = context.type()
     value = context
     if is_nothing(kind) or kind.is_floating():
@@ -251,7 +251,7 @@ def _key(context: Value, level: Level) -> Value:
 
 
 def _whole(decimal: Value, level: Level) -> Value:
-    """A decimal as a 64-bit integer: itself if it is one, else an integer that is no key."""
+    """A decimal as a 64-bit integer: its value if it is whole, otherwise an integer that is not a key."""
     kind, whole = decimal.type(), decimal.floor()
     good = decimal == whole
     if kind.precision is None or kind.precision - (kind.scale or 0) > 18:
@@ -262,9 +262,9 @@ def _whole(decimal: Value, level: Level) -> Value:
 
 
 def _gap(context: Value) -> Value:
-    """1 where a context is missing, else 0: NaN is missing, infinity is not.
+    """1 if a context is missing, otherwise 0: NaN is missing, infinity is not.
 
-    Neither ``isnan`` (see `finite`) nor ``isinf`` (see `infinite`) can be relied upon.
+    Neither ``isnan`` (see `finite`) nor ``isinf`` (see `infinite`) is reliable in all engines.
     """
     gap = context.isnull()
     if context.type().is_floating():
@@ -306,12 +306,12 @@ def _on_relation(relation: Any, expression: Table, tables: dict[str, pa.Table]) 
 
 
 def _as_in(part: pa.Table, kind: Any) -> pa.Table:
-    """Keys in the type of the table's column, where they fit, so that no engine has to widen every row."""
+    """Keys in the type of the table's column if they fit, so that the engine does not convert every row."""
     for place, field in enumerate(part.schema):
         if field.name.startswith("key_") and (kind.is_floating() or kind.is_integer()):
             try:
                 to = pa.float64() if kind.is_floating() else kind.to_pyarrow()
                 return part.set_column(place, field.name, part[field.name].cast(to))
-            except pa.ArrowInvalid:  # a key that the table's integers cannot hold
+            except pa.ArrowInvalid:  # a key that does not fit into the table's integers
                 return part
     return part

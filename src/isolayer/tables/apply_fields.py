@@ -1,7 +1,6 @@
-"""Curves with fields applied to a table in its own engine: the statement of the exports, run where the rows are.
+"""Curves with fields applied to a table in its own engine, by running the SQL statement of the exports.
 
-Curves without fields have an expression of their own, with small tables that are made once; see
-:mod:`isolayer.tables.apply`.
+Curves without fields use an Ibis expression with small tables instead; see :mod:`isolayer.tables.apply`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from isolayer.tables.sources import (
     unbound,
 )
 
-_BACKENDS = {"pyspark": "spark"}  # dialects that Ibis calls otherwise
+_BACKENDS = {"pyspark": "spark"}  # dialects that have another name in Ibis
 
 
 def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
@@ -58,7 +57,7 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
     _check(curves, list(table.columns), score, prob)
     table = as_fitted(table, curves.terms)
     backend = backend_of(table)
-    if table.op().find(ops.InMemoryTable):  # a statement in text cannot name what has no name
+    if table.op().find(ops.InMemoryTable):  # a statement in text can only use tables that have a name
         table = resident(backend, table.to_pyarrow())
     dialect, name = dialect_of(backend), _name(table)
     statement = to_sql(curves, dialect, table=name, score=score, prob=prob, keep=list(table.columns))
@@ -67,7 +66,7 @@ def apply_fields(curves: Curves, source: Any, *, score: str, prob: str) -> Any:
 
 
 def as_fitted(source: Any, terms: Terms | None) -> Any:
-    """The source with the columns of fields in the types that were fitted; a column of NULL only has any type.
+    """The source with the field columns in the types of the fit; a column with only NULL fits any type.
 
     >>> from isolayer.fitting.field_levels import Field
     >>> as_fitted({"hour": ["9"]}, Terms((Field("hour", "number"),), (), -1.0, 1.0))
@@ -84,7 +83,7 @@ def as_fitted(source: Any, terms: Terms | None) -> Any:
             continue
         if not _all_missing(source, one.column):
             if one.takes(found):
-                continue  # the statement tells text and booleans apart
+                continue  # the statement distinguishes text and booleans
             one.refuse(found)
         gone[one.column] = "timestamp" if one.part else "float64" if one.kind == "number" else _words(one)
     if not gone:
@@ -96,7 +95,7 @@ def as_fitted(source: Any, terms: Terms | None) -> Any:
 
 
 def _all_missing(source: Any, name: str) -> bool:
-    """Whether a column holds NULL and NaN only."""
+    """Whether a column has only NULL and NaN."""
 
     def known(table: Table) -> Table:
         column = table[name]
@@ -107,7 +106,7 @@ def _all_missing(source: Any, name: str) -> bool:
 
 
 def _holds(kind: Any) -> Holds | None:
-    """What a column of a type of Ibis holds; None where it is for the engine to say."""
+    """The kind of values of a column with an Ibis type; None if the engine must decide."""
     if is_nothing(kind):
         return "nothing"
     if kind.is_numeric():
@@ -118,15 +117,15 @@ def _holds(kind: Any) -> Holds | None:
 
 
 def _words(one: Field) -> str:
-    """The type of Ibis that the words of a category have."""
+    """The Ibis type of the values of a category."""
     return "boolean" if len(one.words) and isinstance(one.words[0], bool | np.bool_) else "string"
 
 
 def _name(table: Table) -> str:
-    """What to call the rows of a table: another name for every statement that it has in it already.
+    """A name for the rows of a table that is different in nested statements.
 
-    The parts of a statement begin otherwise than its table (see :func:`own_prefix`), so that
-    names within names differ in all of them.
+    The parts of a statement have another prefix than its table (see :func:`own_prefix`), so that all names of nested
+    statements differ.
     """
     name = ROWS
     for _ in table.op().find(ops.SQLStringView):
@@ -135,7 +134,7 @@ def _name(table: Table) -> str:
 
 
 def dialect_of(backend: Any) -> str:
-    """The dialect that an Ibis backend speaks, if it is one that statements are written in."""
+    """The SQL dialect of an Ibis backend; an error if statements cannot be written in it."""
     dialect = _BACKENDS.get(backend.name, backend.name)
     if dialect not in DIALECTS:
         raise InputError(f"table: expected an engine among {', '.join(DIALECTS)}, got {backend.name}; export the SQL")

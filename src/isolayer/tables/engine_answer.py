@@ -1,4 +1,4 @@
-"""From the answer of an engine, one row per cell, to a histogram; `isolayer.tables.histogram_query` asks."""
+"""Turns the result of an engine, one row per cell, into a histogram; the query is `isolayer.tables.histogram_query`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMS = ("count", "weight", "weight_squared", "positive", "logit")
 
 
 def context_column(place: int) -> str:
-    """What a context column is called in the answer of an engine.
+    """The name of a context column in the result of an engine.
 
     >>> context_column(0)
     'context_0'
@@ -28,9 +28,9 @@ def context_column(place: int) -> str:
 
 
 def columns_of(schema: pa.Schema, batches: list[pa.RecordBatch]) -> dict[str, Any]:
-    """The columns of an answer: numbers as numpy arrays, others as Arrow has them.
+    """The columns of a result: numbers as numpy arrays, others as Arrow arrays.
 
-    The batches are taken out of the list one by one, so that numbers are never in memory twice.
+    The batches are removed from the list one by one, so that numbers are never in memory twice.
 
     >>> answer = pa.table({"bin": [3, 4], "context_0": ["tv", None]})
     >>> columns = columns_of(answer.schema, answer.to_batches())
@@ -57,25 +57,25 @@ def columns_of(schema: pa.Schema, batches: list[pa.RecordBatch]) -> dict[str, An
 
 
 def only_rows(columns: dict[str, Any], kept: NDArray[np.bool_]) -> dict[str, Any]:
-    """Some rows of an answer."""
+    """Some rows of a result."""
     mask = pa.array(kept)
     return {name: col[kept] if isinstance(col, np.ndarray) else col.filter(mask) for name, col in columns.items()}
 
 
 def numbers_of(column: Any) -> NDArray[Any]:
-    """A column of an answer as a numpy array."""
+    """A column of a result as a numpy array."""
     return column if isinstance(column, np.ndarray) else np.asarray(column.to_numpy())
 
 
 def histogram_of_cells(
     cells: dict[str, Any], contexts: tuple[str, ...], grid: Grid, rate: NDArray[np.float64] | float
 ) -> Histogram:
-    """Number the groups of an engine's answer, and put its cells in order.
+    """Number the groups of an engine's result, and sort its cells.
 
     Args:
-        cells: The columns of the answer: contexts, ``bin``, sums, and ``fold`` if there are any. They are taken out.
+        cells: The columns of the result: contexts, ``bin``, sums, and ``fold`` if there are folds. They are removed.
         contexts: Names of the context columns.
-        grid: Where the knots, and so the bins, are.
+        grid: Positions of the knots, and so of the bins.
         rate: Negative rate of each cell, shape ``[cells]``, or of all.
     """
     keys, cell = _groups(cells, contexts)
@@ -83,7 +83,7 @@ def histogram_of_cells(
     rates, code = distinct_rates(rate)
     sizes = (len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1, bins(grid), len(rates))
     for size, part in zip(sizes[1:], (fold, numbers_of(cells.pop("bin")), code), strict=True):
-        cell *= size  # in place, here and below: what costs time is new memory
+        cell *= size  # in place, here and below, because allocating memory is slow
         cell += part
     order = sort_cells(cell, math.prod(sizes))
     sums = {
@@ -93,12 +93,12 @@ def histogram_of_cells(
     if not (cell[1:] > cell[:-1]).all():
         cell, totals = add_up(cell, math.prod(sizes), [*sums.values()])
         sums = dict(zip(sums, totals, strict=True))
-    whole = [sums.get(name, sums["count"]) for name in _SUMS]  # where nothing is weighted, weights are counts
+    whole = [sums.get(name, sums["count"]) for name in _SUMS]  # without weights, weights are counts
     return Histogram(grid, contexts, keys, *_places(cell, sizes, rates), *whole)
 
 
 def _groups(cells: dict[str, Any], contexts: tuple[str, ...]) -> tuple[tuple[NDArray[Any], ...], NDArray[np.int64]]:
-    """Keys of the groups, and the group of each cell; the columns of contexts are taken out."""
+    """Keys of the groups, and the group of each cell; the columns of contexts are removed."""
     coded = [encode(cells.pop(context_column(place)), name) for place, name in enumerate(contexts)]
     if len(coded) == 1:
         return (coded[0][0],), coded[0][1]
@@ -107,7 +107,7 @@ def _groups(cells: dict[str, Any], contexts: tuple[str, ...]) -> tuple[tuple[NDA
 
 
 def _places(cell: NDArray[np.int64], sizes: tuple[int, ...], rates: NDArray[np.float64]) -> tuple[Any, ...]:
-    """Group, fold, bin and negative rate of cells; those that all share are in memory once."""
+    """Group, fold, bin and negative rate of cells; a value that all cells share is stored once."""
     code, fold = np.zeros(1, np.int64), np.zeros(1, np.int8)
     if sizes[3] > 1:
         code = cell % sizes[3]

@@ -1,8 +1,8 @@
-"""Terms of fields fitted in the engine that holds the rows: a sample chooses them, sums over all rows fit them.
+"""Corrections of fields fitted inside an engine: a sample decides which there are, sums over all rows fit them.
 
-A table that is small enough is fitted in memory as it is. Of a larger one a sample of rows leaves the engine, on which
-fields, levels, combinations and strengths are chosen: the structure. Given that, no row leaves it: each step of the
-solver is one scan whose sums by level are all that is fetched, and one more scan is made for the last curve.
+A small table is fitted in memory. From a larger one, a sample of rows leaves the engine to choose the structure:
+fields, levels, combinations and strengths. After that no row leaves the engine: each step of the solver is one scan
+that returns sums by level, and one more scan is made for the last curve.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Floats = NDArray[np.float64]
 
 
 class TableFit(NamedTuple):
-    """Curves with terms, how many scans of the table these took, and how many rows chose the terms (0: none)."""
+    """Curves with terms, the number of scans of the table, and the number of sampled rows (0 without a sample)."""
 
     curves: Curves
     scans: int
@@ -79,7 +79,7 @@ def fit_table_fields(
         interactions: How many combinations of fields to find at most, or which to add.
         without: Fields and combinations that are left out.
         structure: Terms of an earlier fit, whose structure is kept; then no row leaves the engine.
-        most: Tables of more rows are sampled to choose the terms, and fitted by sums.
+        most: Tables with more rows are sampled to choose the terms, and fitted by sums.
 
     >>> from isolayer.grid import Grid
     >>> log = {"score": [0.0] * 400, "label": [0, 0, 0, 1] * 100, "device": ["tv", "web"] * 200}
@@ -133,7 +133,7 @@ def _by_sums(curves: Curves, source: Any, spec: ColumnSpec, fields: Sequence[str
 
 
 def _factor(source: Any, spec: ColumnSpec) -> float:
-    """What importance weights are multiplied by to count as their effective number of rows."""
+    """The factor that scales importance weights to their effective number of rows."""
     if spec.weight_kind != "importance" or (spec.weight is None and spec.half_life is None):
         return 1.0
     newest = latest(source, spec)
@@ -150,7 +150,7 @@ def _factor(source: Any, spec: ColumnSpec) -> float:
 
 
 class _Engine:
-    """Usable rows where they lie, and statements that are run there."""
+    """Usable rows inside their engine, and statements that run there."""
 
     def __init__(self, source: Any, usable: Usable) -> None:
         self.usable = usable
@@ -163,12 +163,12 @@ class _Engine:
         if table.op().find(ops.InMemoryTable):  # a statement in text cannot name what has no name
             table = resident(backend, table.to_pyarrow())
         self.rows, self.dialect = usable(table), dialect_of(backend)
-        if self.dialect == "duckdb":  # Ibis would parse every statement, which takes longer than to run it
+        if self.dialect == "duckdb":  # Ibis would parse every statement, which takes longer than running it
             self._held = self.rows
             self.rows = backend.con.sql(str(ibis.to_sql(self.rows, dialect="duckdb")))
 
     def ask(self, statement: str, schema: dict[str, str]) -> Any:
-        """What a statement over ``ROWS`` gives: a DuckDB relation, or an Ibis table."""
+        """The result of a statement over ``ROWS``: a DuckDB relation, or an Ibis table."""
         if is_relation(self.rows):
             return self.rows.query(ROWS, statement)
         return ops.SQLStringView(parent=self.rows.alias(ROWS), query=statement, schema=ibis.schema(schema)).to_expr()
@@ -186,7 +186,7 @@ class _Engine:
         return asked.to_arrow_table() if is_relation(asked) else backend_of(asked).to_pyarrow(asked)
 
     def left_out(self, curves: Curves) -> Histogram:
-        """All rows by their corrected logits as if each had not been fitted."""
+        """All rows by their leave-one-out corrected logits."""
         statement = left_out_query(curves, self.dialect, table=ROWS, rows=self.usable.own)
         asked = self.ask(statement, dict.fromkeys(self.usable.own._fields, "float64"))
         rate, weight = self.usable.spec.negative_rate, "weight" if self.usable.weighted else None
@@ -196,7 +196,7 @@ class _Engine:
             weight=weight,
             grid=LAST_GRID,
             negative_rate="rate" if isinstance(rate, str) else rate,
-            weight_kind="importance",  # they are what they are: no warning
+            weight_kind="importance",  # no warning about these weights
         )
         return replace(histogram_of(asked, spec)[0], source={})
 
@@ -205,7 +205,7 @@ _SUMS = ("weights", "observed", "expected", "gradient", "tilted", "hessian", "cr
 
 
 class _EngineSums:
-    """A table as a source of sums for the terms of curves; one scan each time it is asked."""
+    """A table as a source of sums for the terms of curves; every call is one scan."""
 
     def __init__(self, engine: _Engine, curves: Curves, terms: Terms) -> None:
         self._engine, self._curves, self._terms = engine, curves, terms.kept(1.0)
@@ -213,7 +213,7 @@ class _EngineSums:
         self._tallies = list[Tally]()
 
     def scan(self, values: list[Floats]) -> Scan:
-        """One statement, and its answer sorted into blocks."""
+        """Run one statement, and sort its result into blocks."""
         told = self._engine.sums(replace(self._curves, terms=self._at(values)))
         columns = {name: np.asarray(told[name].cast(pa.float64()).to_numpy()) for name in _SUMS}
         whole, sums, self._tallies = np.ones(len(told), bool), list[Sums](), list[Tally]()
@@ -229,7 +229,7 @@ class _EngineSums:
         return Scan([_sums(total, 2), *sums], float(total["loss"][0]))
 
     def tallies(self) -> list[Tally]:
-        """Those of the last scan: they are the same in each."""
+        """The tallies of the last scan; they are the same in every scan."""
         return self._tallies
 
     def _at(self, values: list[Floats]) -> Terms:
@@ -239,13 +239,13 @@ class _EngineSums:
 
 
 def _places(cell: NDArray[np.int64], term: Term) -> NDArray[np.intp]:
-    """Place of each cell in a term; the number of its cells where it has none."""
+    """Index of each cell in a term; the number of cells if it is not in the term."""
     place = np.searchsorted(term.cells, cell).clip(max=len(term.cells) - 1)
     return np.where(term.cells[place] == cell, place, len(term.cells))
 
 
 def _spread(values: Floats, level: NDArray[np.intp], size: int) -> Floats:
-    """Values at their levels, 0 where there are none."""
+    """Values at their levels; 0 at levels without a value."""
     return np.bincount(level, values, size + 1)[:size].astype(np.float64, copy=False)
 
 

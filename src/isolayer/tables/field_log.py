@@ -1,7 +1,7 @@
-"""Logs summed for verdicts on curves with fields: by raw score and by corrected logit, or by those of two calibrators.
+"""Sums of logs for verdicts on curves with fields: by raw score and corrected logit, or by two calibrators.
 
-The terms are applied by the statement of the exports, where the rows are; only sums leave the engine, and a sample of
-rows that says where the fields of each context lie.
+The SQL statement of the exports applies the terms inside the engine. Only sums leave the engine, and a sample of rows
+for the distribution of the fields in each context.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from isolayer.tables.folds import fold_expression
 from isolayer.tables.histogram_query import ColumnSpec, OnBadRows, RowsDropped, histogram_of, logit_expression
 from isolayer.tables.sources import as_table, collect, double, is_relation, relation_query, schema_of, unbound
 
-GROUPS = 126  # clusters are put into so many groups at random: groups are independent if clusters are
+GROUPS = 126  # clusters are assigned to this many groups at random; groups are independent if clusters are
 
 _BIN = 0.02  # width of the bins of corrected logits
 _SUMMED = ("weight", "positive", "old", "new", "rate", "fold")
@@ -78,7 +78,7 @@ def table_sums(curves: Curves, source: Any, spec: ColumnSpec) -> Histogram:
 
 
 def _corrected(curves: Curves, source: Any, spec: ColumnSpec) -> Histogram:
-    """Sums of rows by their corrected logit; what is left out was told when the raw sums were made."""
+    """Sums of rows by their corrected logit; rows that were left out have been reported with the raw sums."""
     prob = own_name(schema_of(source), "prob")
     applied = curves.apply_table(source, score=spec.score, prob=prob)
     with warnings.catch_warnings():
@@ -94,7 +94,7 @@ def paired_log_of(
     """A log for :func:`isolayer.monitor.compare_on_log`.
 
     Args:
-        old: The calibrator in service, which says what columns mean that are not named.
+        old: The calibrator in service; its fit decides the columns that are not named.
         new: The one to release.
         table: As in :func:`field_log_of`.
         on_bad_rows: Whether rows that cannot be used are an error or are left out.
@@ -114,7 +114,7 @@ def paired_log_of(
 
 
 def paired(old: Curves, new: Curves, source: Any, spec: ColumnSpec) -> PairedLog:
-    """The cells of a log by two calibrators, whose rows were checked when their sums were made."""
+    """The cells of a log by two calibrators; the rows were checked when their sums were made."""
     if old.scale != new.scale:
         raise InputError(f"compare: expected one scale of scores, got {old.scale} and {new.scale}; refit one")
     fields = tuple(dict.fromkeys([*old.contexts, *new.contexts, *old.fields, *new.fields]))
@@ -143,7 +143,7 @@ def spec_as_fitted(
     negative_rate: float | str | None = None,
     cluster: str | None = None,
 ) -> ColumnSpec:
-    """What the columns of a log mean: what is said, or else what they meant in the fit.
+    """The meaning of the columns of a log: as given, or else as in the fit.
 
     Args:
         curves: The calibrator.
@@ -174,7 +174,7 @@ def spec_as_fitted(
 
 
 class _Names(NamedTuple):
-    """Names of the columns of our own in the rows of a pair, which are none of the user's."""
+    """Names of generated columns in the rows of a pair; they differ from the user's columns."""
 
     own: RowColumns
     fold: str
@@ -203,7 +203,7 @@ class _Names(NamedTuple):
 
 
 def _with_fold(table: Any, spec: ColumnSpec, fields: tuple[str, ...]) -> tuple[Any, _Names]:
-    """Usable rows with the fold that their cluster is in, 0 where nothing is clustered; and names for what is added."""
+    """Usable rows with the fold of their cluster (0 without clusters), and the names of the added columns."""
     fold, old, new = (own_name(table.columns, name) for name in ("fold", "old", "new"))
     value = double(0).cast("int64") if spec.folds is None else fold_expression(table, spec.score, spec.folds)
     usable = Usable(replace(spec, contexts=()), (*fields, fold))

@@ -1,8 +1,8 @@
-"""Rows with their fields, out of the engine that holds them: all of them, or a sample where they are very many.
+"""Rows with their fields, fetched from an engine: all rows, or a sample if there are very many.
 
-Base curves need sums only, which :mod:`isolayer.tables.histogram_query` makes of all rows. Which terms fields have is
-chosen on rows: two more scans, one that counts and one that samples, and at most about ``MOST_ROWS`` rows leave the
-engine. The values of the terms come from sums over all rows again, see :mod:`isolayer.tables.field_fit`.
+Base curves need only sums, which :mod:`isolayer.tables.histogram_query` computes from all rows. The terms of fields are
+chosen on rows: two further scans, one to count and one to sample, and about ``MOST_ROWS`` rows at most leave the
+engine. The values of the terms are again fitted to sums over all rows, see :mod:`isolayer.tables.field_fit`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def labelled_rows(
         source: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
         spec: What its columns mean.
         fields: Names of the field columns.
-        most: How many rows to take at most, about; more are sampled.
+        most: Approximate largest number of rows; if there are more, they are sampled.
 
     >>> rows, total = labelled_rows({"score": [0.1, None], "label": [1, 0], "hour": [2, 3]}, ColumnSpec(()), ["hour"])
     >>> rows.logit.tolist(), rows.columns["hour"].to_pylist(), total
@@ -79,7 +79,7 @@ class Usable(NamedTuple):
         spec: What the columns of the table mean.
         fields: Names of the field columns.
         newest: The newest time, if old rows are forgotten.
-        factor: What every weight is multiplied by.
+        factor: Factor of every weight.
     """
 
     spec: ColumnSpec
@@ -89,12 +89,12 @@ class Usable(NamedTuple):
 
     @property
     def weighted(self) -> bool:
-        """Whether rows may weigh other than 1."""
+        """Whether rows can have weights other than 1."""
         return self.spec.weight is not None or self.spec.half_life is not None
 
     @property
     def own(self) -> RowColumns:
-        """Names of the columns of our own, which no context or field has."""
+        """Names of generated columns; they differ from all contexts and fields."""
         taken = [*self.spec.contexts, *self.fields]
         return RowColumns(*(own_name(taken, name) for name in RowColumns._fields))
 
@@ -105,7 +105,7 @@ class Usable(NamedTuple):
         return table.filter(good).select(*dict.fromkeys([*self.spec.contexts, *self.fields]), **own)
 
     def _read(self, table: Table) -> tuple[Value, tuple[Value, ...]]:
-        """Whether rows can be used, and the columns of our own."""
+        """Whether rows can be used, and the generated columns."""
         spec = self.spec
         good, logit = logit_expression(table[spec.score], spec.scale)
         label, rate = label_numbers(table[spec.label]).cast("float64"), _rate(table, spec)

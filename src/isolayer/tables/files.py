@@ -1,6 +1,6 @@
-"""Several files read as one table: the same columns in each, by name, and types that hold the values of all.
+"""Several files read as one table: all must have the same columns, by name, with types that can be combined.
 
-DuckDB alone takes names and types from the first file: numbers of a later one are rounded to its whole numbers.
+By itself DuckDB takes names and types from the first file: if it has whole numbers, those of later files are rounded.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Ask = Callable[[str, list[Any]], Any]  # the method ``execute`` of a connection
 _WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "HUGEINT")
 _FRACTIONAL = ("FLOAT", "DOUBLE")
 _TIMES = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
-_EXACT = 2**53  # whole numbers beyond do not fit into a double
+_EXACT = 2**53  # larger whole numbers are not exact as doubles
 
 
 def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
-    """Raise unless the files that patterns mean can be read as one table without changing a value.
+    """Raise unless the files of these patterns can be read as one table without changing a value.
 
-    Columns may be in any order, and numbers whole in one file and not in another. In text files, where types are
-    guessed, numbers and text may be mixed too, as text.
+    Columns may be in any order, and numbers may be whole in one file and fractions in another. In text files, where
+    types are guessed, a column may be numbers in one file and text in another; it is then read as text.
     """
     files = [file for pattern in patterns for (file,) in ask("SELECT file FROM glob(?)", [pattern]).fetchall()]
     if len(files) < 2:
@@ -35,8 +35,8 @@ def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
         for name in types[first].keys() ^ types[file].keys():
             lacks, has = (first, file) if name in types[file] else (file, first)
             raise InputError(
-                f"files: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; write "
-                "it into all"
+                f"files: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; add the "
+                "column where it is missing"
             )
     for name in types[first]:
         _refuse_types(ask, reader, name, {file: types[file][name] for file in files})
@@ -54,8 +54,8 @@ def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) ->
     if len(kinds) > 1 and not (reader != "read_parquet" and "text" in kinds):
         (one, first), (other, file), *_ = kinds.items()
         raise InputError(
-            f"files: expected one type of {name!r} in all files, got {one} in {first!r} and {other} in {file!r}; write "
-            "it alike in all"
+            f"files: expected one type of {name!r} in all files, got {one} in {first!r} and {other} in {file!r}; use "
+            "the same type in all files"
         )
     whole = [_literal(file) for file, kind in types.items() if kind in _WHOLE]
     if whole and set(types.values()) & {*_FRACTIONAL} and "text" not in kinds:
@@ -63,13 +63,13 @@ def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) ->
         (largest,) = ask(f"SELECT max(abs({column}::HUGEINT)) FROM {reader}(?)", [whole]).fetchone()
         if largest is not None and largest > _EXACT:
             raise InputError(
-                f"files: expected whole numbers of {name!r} up to 2^53 where other files have fractions, got "
-                f"{largest}; write it alike in all"
+                f"files: expected whole numbers of {name!r} up to 2^53, since other files have fractions, got "
+                f"{largest}; use the same type in all files"
             )
 
 
 def _kind(kind: str) -> str:
-    """What types can be read as one.
+    """The kind of a type; types of the same kind can be combined.
 
     >>> [_kind(kind) for kind in ("BIGINT", "DECIMAL(10,2)", "ENUM('a', 'b')", "DATE", "BOOLEAN")]
     ['numbers', 'numbers', 'text', 'times', 'BOOLEAN']

@@ -1,6 +1,6 @@
-"""Folds of rows for cross-validation: a hash of the score in arithmetic that numpy and every engine share.
+"""Folds of rows for cross-validation: a hash of the score, in arithmetic that gives the same result in every engine.
 
-No engine's own hash is used for scores, so that a fold computed in numpy is the one computed in SQL.
+The engines' own hash functions are not used for scores, so that numpy and SQL compute the same fold.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PRIME = 2**31 - 1
 
 
 def fold_of(score: NDArray[np.float64], folds: int) -> NDArray[np.int64]:
-    """The fold a score falls into, as the engines compute it: a hash of its value to 2**-40.
+    """The fold of a score, as engines compute it too: a hash of its value, rounded to 2**-40.
 
     >>> fold_of(np.array([0.1, 0.3, 0.1]), 5).tolist()
     [2, 4, 2]
@@ -33,8 +33,8 @@ def fold_expression(table: Table, score: str, folds: int | tuple[int, str]) -> V
     Args:
         table: The table.
         score: Its score column.
-        folds: Number of folds, whose rows share a score; or a pair of that and a column whose equal values stay
-            together: integers, or strings, which are hashed by the engine's own function.
+        folds: Number of folds, where rows with equal scores are in one fold; or a pair of that and a column whose equal
+            values stay together: integers, or strings, which are hashed by the engine's own function.
     """
     if not isinstance(folds, tuple):
         number = table[score].cast("float64")
@@ -51,7 +51,7 @@ def fold_expression(table: Table, score: str, folds: int | tuple[int, str]) -> V
 
 
 def _mix(whole: Any) -> Any:
-    """Integers in ``0 .. 2**53`` spread over ``0 .. 2**31 - 2``: arithmetic modulo a prime that overflows nowhere."""
+    """Integers in ``0 .. 2**53`` hashed to ``0 .. 2**31 - 2``: arithmetic modulo a prime that never overflows."""
     low = whole % _PRIME
     rest = whole - low  # a multiple of the prime, so that even the division of doubles is exact
     high = rest // _PRIME if isinstance(whole, np.ndarray) else (rest / _PRIME).cast("int64")

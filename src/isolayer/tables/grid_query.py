@@ -1,6 +1,6 @@
-"""Where the knots should be for the scores of a table: one cheap aggregate, which an engine runs.
+"""Places a grid for the scores of a table, by one cheap aggregate that an engine runs.
 
-Scores that are far from the others ask for another pass without them, as in :meth:`isolayer.grid.Spread.of`.
+If there are outliers, another pass without them follows, as in :meth:`isolayer.grid.Spread.of`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def grid_for(source: Any, scores: Callable[[Table], Scores]) -> Grid:
             break
         found, cancelled = answer
         if cancelled and centre != found.mean:
-            centre = found.mean  # ask again, with squares of the distance from the mean
+            centre = found.mean  # query again, with squares of the distance from the mean
             continue
         if not found.has_outliers:
             break

@@ -1,8 +1,8 @@
 """Histograms from tables: one Ibis expression that an engine runs, so that only sums leave it.
 
-The expression bins, checks and groups in one pass without joins or window functions: a row that cannot be used falls
-into a bin of its own kind, so counting such rows costs nothing. What can be a table is handled by
-:mod:`isolayer.tables.sources`, how curves are applied to one by :mod:`isolayer.tables.apply`.
+The expression bins, checks and groups in one pass without joins or window functions: rows that cannot be used get a
+bin that says why, so counting them costs nothing. :mod:`isolayer.tables.sources` reads tables, and
+:mod:`isolayer.tables.apply` applies curves to them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from isolayer.tables.sources import (
 
 OnBadRows = Literal["error", "drop"]
 
-_SOURCE = ("score", "label", "weight", "scale", "negative_rate", "weight_kind")  # what a histogram remembers
-_UNUSED = -1  # bin of rows that weigh nothing
+_SOURCE = ("score", "label", "weight", "scale", "negative_rate", "weight_kind")  # stored in histograms
+_UNUSED = -1  # bin of rows with weight 0
 _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -2: "scores that are NULL, NaN or infinite",
     -3: "labels that are NULL or outside [0, 1]",
@@ -62,7 +62,7 @@ _KINDS = {  # bins of rows that cannot be used, and how they are reported
     -6: "negative rates that are NULL or outside (0, 1]",
     -7: "times that are NULL, NaN or infinite",
 }
-_LONGEST_QUERY = 700  # characters of a query that an error quotes
+_LONGEST_QUERY = 700  # longest query, in characters, that an error quotes
 _PROBS = "scores that are NULL or outside [0, 1]"
 _SCORE, _LABEL, _WEIGHT, _CONTEXT, _RATE, _TIME = _KINDS
 
@@ -117,7 +117,7 @@ class ColumnSpec:
 def histogram_of(
     source: Any, spec: ColumnSpec, *, on_bad_rows: OnBadRows = "error"
 ) -> tuple[Histogram, dict[str, int]]:
-    """Sum the rows of a table where it lives.
+    """Sum the rows of a table inside its engine.
 
     Args:
         source: An Ibis table, a Parquet path or glob, a DuckDB relation or a frame.
@@ -160,7 +160,7 @@ def histogram_of(
 
 
 def _summed(source: Any, spec: ColumnSpec, newest: float | None) -> tuple[int, dict[str, int], Callable[[], Histogram]]:
-    """Number of rows, how many of each kind cannot be used, and what makes the histogram of the others."""
+    """Number of rows, numbers of unusable rows by kind, and a function that makes the histogram of the others."""
     found = _sorted_here(source, spec)
     if found is not None:
         histogram, kind, number = found
@@ -180,7 +180,7 @@ def _summed(source: Any, spec: ColumnSpec, newest: float | None) -> tuple[int, d
 
 
 def _sorted_here(source: Any, spec: ColumnSpec) -> Found | None:
-    """The sums of rows without weights, folds or rates of their own, where sorting them is the faster way."""
+    """The sums of rows without weights, folds or rates, if sorting the rows is faster than grouping them."""
     if any(one is not None for one in (spec.weight, spec.half_life, spec.folds)) or isinstance(spec.negative_rate, str):
         return None
     place = spec.contexts, _grid(spec), float(_rates({}, spec))
@@ -188,14 +188,14 @@ def _sorted_here(source: Any, spec: ColumnSpec) -> Found | None:
 
 
 def histogram_from_table(source: Any, *columns: Any, on_bad_rows: Literal["error", "drop"] = "error") -> Histogram:
-    """What :meth:`Histogram.from_table` offers; ``columns`` are the fields of :class:`ColumnSpec`, in their order."""
+    """See :meth:`Histogram.from_table`; ``columns`` are the fields of :class:`ColumnSpec`, in their order."""
     return histogram_of(source, ColumnSpec(*columns), on_bad_rows=on_bad_rows)[0]
 
 
 def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> Table:
     """The histogram of a table as one lazy expression: contexts, ``fold`` if there are any, ``bin``, sums.
 
-    Contexts are called ``context_0`` and so on, whatever their names, so that none is taken for a sum.
+    Contexts are renamed to ``context_0`` and so on, so that none has the name of a sum.
 
     >>> rows = ibis.table({"score": "float64", "label": "int8", "bin": "string"}, name="rows")
     >>> grouped(rows, ColumnSpec(("bin",))).columns
@@ -218,7 +218,7 @@ def grouped(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> T
 
 
 def prepared(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> Table:
-    """The rows of a table as one lazy expression: what :func:`grouped` groups by, then what it adds up."""
+    """The rows of a table as one lazy expression: the columns that :func:`grouped` groups by, then those it sums."""
     _check_columns(table, spec)
     _, logit = _logit(table, spec)
     label, weight = label_numbers(table[spec.label]).cast("float64"), weight_expression(table, spec, newest)
@@ -231,7 +231,7 @@ def prepared(table: Table, spec: ColumnSpec, *, newest: float | None = None) -> 
 
 
 def logit_expression(score: Value, scale: Scale) -> tuple[Value, Value]:
-    """Whether a score can be used, and its logit, which is NULL where it cannot."""
+    """Whether a score can be used, and its logit, which is NULL if it cannot."""
     number = score.cast("float64")
     if scale == "logit":
         return finite(score), number
@@ -252,7 +252,7 @@ def sample_query(source: Any, spec: ColumnSpec) -> str:
 
 
 def latest(source: Any, spec: ColumnSpec) -> float | None:
-    """The newest time in a table, in the units of :class:`ColumnSpec`'s half-life; None when nothing is forgotten."""
+    """The newest time in a table, in the units of the half-life of :class:`ColumnSpec`; None without a half-life."""
     if spec.half_life is None:
         return None
     answer = collect(source, lambda table: table.agg(newest=_time(table, spec).max()))
@@ -307,7 +307,7 @@ def _plain_weight(table: Table, spec: ColumnSpec) -> Value | None:
 
 
 def weight_expression(table: Table, spec: ColumnSpec, newest: float | None) -> Value | None:
-    """Weight of each row, with its age taken in; None when every row weighs 1."""
+    """Weight of each row, reduced by its age; None if every row has weight 1."""
     weight = _plain_weight(table, spec)
     if spec.half_life is not None and newest is not None:
         age = (double(newest) - _time(table, spec)) / double(_half_life(table, spec))
@@ -337,7 +337,7 @@ def _time(table: Table, spec: ColumnSpec) -> Value:
 
 
 def _rules(table: Table, spec: ColumnSpec, weight: Value | None) -> list[tuple[int, Value]]:
-    """What must hold for a row to be used, with the bin of the rows for which it does not."""
+    """Conditions that usable rows satisfy, each with the bin of the rows that do not."""
     rules = [(_SCORE, _logit(table, spec)[0]), (_LABEL, within(label_numbers(table[spec.label]), 0, 1))]
     rate, life = spec.negative_rate, spec.half_life
     if isinstance(rate, str):
@@ -357,7 +357,7 @@ def _known(context: Value) -> Value:
 
 
 def _bin(table: Table, spec: ColumnSpec, weight: Value | None) -> Value:
-    """Bin of each row, or a negative number that says why it has none."""
+    """Bin of each row, or a negative number that says why it cannot be used."""
     grid, (_, logit) = _grid(spec), _logit(table, spec)
     place = (logit - double(grid.lower)) * double(BINS_PER_STEP / grid.step)
     clipped = ibis.least(ibis.greatest(place, double(-1)), double(bins(grid) - 2))
@@ -366,7 +366,7 @@ def _bin(table: Table, spec: ColumnSpec, weight: Value | None) -> Value:
     good = ibis.and_(*(rule for _, rule in rules))
     if weight is not None:
         at = ibis.ifelse(weight >= double(LEAST_WEIGHT), at, _UNUSED)
-    # One condition decides for nearly every row; why a row failed is asked only where it did.
+    # One condition decides for nearly every row; the reason is computed only for rows that fail it.
     why = ibis.cases(*((~rule.fill_null(False), kind) for kind, rule in rules), else_=_SCORE)
     return ibis.ifelse(good, at, why).cast("int32")
 

@@ -1,4 +1,4 @@
-"""Rows left out of a fit, by a rule that finds the same rows again: the latest days, some clusters, some scores."""
+"""Rows that are left out of a fit, by a rule that can be applied again: the latest days, or some clusters or scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from isolayer.tables.days import Day, as_kept, from_day, labels, sorted_days
 from isolayer.tables.folds import fold_expression
 from isolayer.tables.sources import Table
 
-Rule = dict[str, Any]  # plain values, kept with the curves
+Rule = dict[str, Any]  # plain values, stored with the curves
 
 _PARTS = 100
 
@@ -23,7 +23,7 @@ def rule_of(table: Table, share: float, *, score: str, cluster: str | None = Non
         share: How much to leave out, in (0, 1).
         score: Its score column; without clusters or dates, rows are left out by a hash of the score.
         cluster: Column whose equal values stay together.
-        date: Column of days, of which the latest are left out; clusters are then not looked at.
+        date: Column of days, of which the latest are left out; clusters are then ignored.
     """
     if not 0 < share < 1:
         raise InputError(f"holdout: expected a share between 0 and 1, got {share}; try 0.2")

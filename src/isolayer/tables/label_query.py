@@ -9,16 +9,16 @@ import ibis
 from isolayer.fitting.label_words import NO, YES, refuse_words
 from isolayer.tables.sources import Value, collect, double, is_number, schema_of
 
-_MOST = 20  # words that are asked for
+_MOST = 20  # most distinct words that are fetched
 
 
 def can_be_labels(kind: Any) -> bool:
-    """Whether a column of this type may hold labels: numbers, booleans or words."""
+    """Whether a column of this type can be labels: numbers, booleans or words."""
     return bool(is_number(kind) or kind.is_string())
 
 
 def label_numbers(column: Value) -> Value:
-    """A column of labels as numbers or booleans; words that are no labels are NULL.
+    """A column of labels as numbers or booleans; words that are not labels become NULL.
 
     >>> import pyarrow as pa
     >>> label_numbers(ibis.memtable(pa.table({"bought": ["Yes", "n", "?"]})).bought).to_pyarrow().to_pylist()
@@ -31,7 +31,7 @@ def label_numbers(column: Value) -> Value:
 
 
 def refuse_other_words(source: Any, name: str, on_bad_rows: str = "error") -> None:
-    """Raise if a column of labels is text and has other words than labels; with ``"drop"``, if it has only such."""
+    """Raise if a column of labels has words that are not labels; with ``"drop"``, only if it has no others."""
     columns = schema_of(source)
     if name not in columns or not columns[name].is_string():
         return

@@ -84,7 +84,7 @@ def bin_sums_of(source: Any, *, prob: str, label: str, weight: str | None, bins:
 
 
 def _rows(table: Table, prob: str, label: str, weight: str | None, key: Value | None = None) -> Table:
-    """Weighted quantities of each row; those of rows that cannot be used are NULL, and such rows are marked."""
+    """Weighted quantities of each row; for rows that cannot be used they are NULL, and such rows are flagged."""
     p, y = _numbers(table, prob), _labels(table, label)
     w = double(1) if weight is None else _numbers(table, weight)
     good = within(p, 0, 1) & within(y, 0, 1)

@@ -1,4 +1,4 @@
-"""Small tables inside an engine: made once for the same content, and dropped when nothing can ask for them any more.
+"""Small tables inside an engine: created once for the same content, and dropped when no expression needs them.
 
 What the tables mean is handled by :mod:`isolayer.tables.apply`.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from isolayer.tables.sources import Table
 
-_IDLE = 8  # so many tables that no expression needs stay on a connection: the same curves are often asked again
+_IDLE = 8  # this many unneeded tables stay on a connection, because the same curves are often used again
 _WHERE = ops.Namespace(catalog="temp", database="main")
 
 # Tables that some expression still needs, by connection and name. An expression keeps its table's operation alive.
@@ -25,9 +25,9 @@ _needed: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDi
 def resident(backend: Any, part: pa.Table) -> Table:
     """A small table inside an engine, as an Ibis table.
 
-    On DuckDB it is a temporary table: of such DuckDB knows the range of the keys, and joins by lookup. It lives as long
-    as an expression needs it; after that it is dropped by a later call on the same connection, which is the only time
-    when no answer is being fetched there.
+    On DuckDB it is a temporary table, for which DuckDB knows the range of the keys and joins by lookup. It exists as
+    long as an expression needs it. After that, a later call on the same connection drops it; only then is it certain
+    that no result is being fetched there.
     """
     if backend.name != "duckdb":
         return ibis.memtable(part)
@@ -60,7 +60,7 @@ def name_of(part: pa.Table) -> str:
 
 
 def _drop_idle(connection: Any) -> None:
-    """Drop the tables that no expression needs, but for the newest."""
+    """Drop the tables that no expression needs, except the newest."""
     ours = (
         "SELECT table_name FROM duckdb_tables() WHERE temporary AND regexp_full_match(table_name, ?) ORDER BY table_oid"
     )

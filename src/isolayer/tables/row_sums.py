@@ -1,6 +1,6 @@
 """Sums over very many contexts of Parquet files: the embedded DuckDB reads and bins rows, and they are sorted here.
 
-A GROUP BY is the faster way if it leaves few rows. Whether it would is seen from the first rows.
+A GROUP BY is faster if it results in few rows. The first rows show whether it would.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from isolayer.grid import Grid
 from isolayer.tables.engine_answer import context_column
 from isolayer.tables.sources import Table, as_table, engine, note_scan
 
-FROM = 1 << 22  # rows from which it is asked whether sorting them is faster
-_FIRST, _BLOCK = 1 << 17, 1 << 19  # rows that are looked at first, and rows that are sorted together
-_MOST = 1 << 25  # rows that are kept before they are added up
+FROM = 1 << 22  # with fewer rows, the engine always groups them
+_FIRST, _BLOCK = 1 << 17, 1 << 19  # rows that are examined first, and rows that are sorted together
+_MOST = 1 << 25  # rows that are kept before they are summed
 _TEXT = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson"}  # counting their rows means reading them
-_SHARE = 0.75  # cells per row of the first ones from which sorting is faster
+_SHARE = 0.75  # with more cells per row among the first rows, sorting is faster
 
 Found = tuple[Histogram, NDArray[np.int64], NDArray[np.float64]]
 
 
 class _Unsuited(Exception):
-    """These rows are for the engine to group."""
+    """Raised if the engine should group these rows."""
 
 
 def sums_of_rows(
     source: Any, prepare: Callable[[Table], Table], contexts: tuple[str, ...], grid: Grid, rate: float
 ) -> Found | None:
-    """A histogram, and bins and counts of rows that cannot be used; None where the engine should group the rows.
+    """A histogram, and bins and counts of rows that cannot be used; None if the engine should group the rows.
 
     Args:
         source: Any source; only Parquet files are read here.
@@ -62,7 +62,7 @@ def sums_of_rows(
     try:
         with ThreadPoolExecutor(THREADS) as pool, closing(connection.sql(query).to_arrow_reader(_FIRST)) as reader:
             found = histogram_of_run(_summed(_blocks(reader), len(contexts), grid, pool), contexts, grid, rate, pool)
-    except (_Unsuited, OverflowError, OSError, pa.ArrowException):  # an engine that fails says why when it groups
+    except (_Unsuited, OverflowError, OSError, pa.ArrowException):  # the engine will raise it when it groups
         return None
     note_scan()
     _give_back()
@@ -70,14 +70,14 @@ def sums_of_rows(
 
 
 def _give_back() -> None:
-    """Give the memory of the blocks back, which the C library would keep for later ones."""
+    """Return the memory of the blocks to the system; the C library would keep it for later ones."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def _blocks(reader: pa.RecordBatchReader) -> Iterator[list[pa.RecordBatch]]:
-    """Record batches in blocks of about as many rows as are looked at first, then as are sorted together."""
+    """Record batches in blocks: a first block to examine, then blocks of rows that are sorted together."""
     block, enough = list[pa.RecordBatch](), _FIRST
     for batch in reader:
         block.append(batch)
@@ -89,7 +89,7 @@ def _blocks(reader: pa.RecordBatchReader) -> Iterator[list[pa.RecordBatch]]:
 
 
 def _summed(blocks: Iterator[list[pa.RecordBatch]], contexts: int, grid: Grid, pool: ThreadPoolExecutor) -> Run:
-    """All rows, added up; they are sorted while others are read."""
+    """The sums of all rows; blocks are sorted while others are read."""
     runs, waiting = list[Run](), list[Future[Run]]()
     for block in blocks:
         waiting.append(pool.submit(_run, block, contexts, grid))
@@ -113,11 +113,11 @@ def _run(block: list[pa.RecordBatch], contexts: int, grid: Grid) -> Run:
     columns = {name: [batch[name] for batch in block] for name in block[0].schema.names}
     keys = [context_column(place) for place in range(contexts)]
     if any(part.null_count for name in keys for part in columns[name]):
-        raise _Unsuited  # no value is a context of its own, after all others
+        raise _Unsuited  # a missing value is a context of its own, after all others
     whole = {name: np.concatenate([_numbers(part) for part in parts]) for name, parts in columns.items()}
     return Run.of([whole[name] for name in keys], whole["bin"], whole["label"], whole["logit"], grid)
 
 
 def _numbers(part: pa.Array) -> NDArray[Any]:
-    """Numbers, 0 where there is none: such rows have bins of their own."""
+    """Numbers; 0 for NULL, because such rows have separate bins."""
     return np.asarray((part.fill_null(0) if part.null_count else part).to_numpy(zero_copy_only=False))

@@ -1,8 +1,8 @@
-"""Sources: what holds rows, and how an expression is run where they are.
+"""Sources of rows, and how an expression is run in the engine of a source.
 
 A *source* is an Ibis table of any backend, a Parquet path, glob or folder, a DuckDB relation, or a frame (pandas,
 polars, pyarrow, a dict of columns). Paths, frames and Ibis's memtables have no engine of their own: an embedded DuckDB
-reads them. What the columns mean is not known here.
+reads them. The meaning of columns does not belong here.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from isolayer.tables.unclear_dates import as_written
 Table = Any  # an Ibis table; Ibis has no types to check against
 Value = Any  # an Ibis column or scalar
 
-ROWS = "isolayer_rows_of_this_relation"  # its name in the statement that is run on it; no table may have it in DuckDB 1
+ROWS = "isolayer_rows_of_this_relation"  # name of a relation in statements; in DuckDB 1 no table may have it
 
-_CASE_SENSITIVE = ("postgres", "snowflake", "polars")  # backends that tell columns apart which differ in case only
+_CASE_SENSITIVE = ("postgres", "snowflake", "polars")  # backends that distinguish column names by case
 
 
-_MEMORY = 350  # megabytes per core in which the embedded DuckDB groups rows; beyond, it uses the disk
-_SPILLED = str(Path(tempfile.gettempdir()) / f"isolayer-{os.getpid()}")  # which DuckDB makes and removes
+_MEMORY = 350  # megabytes per core for grouping rows in the embedded DuckDB; beyond this it uses the disk
+_SPILLED = str(Path(tempfile.gettempdir()) / f"isolayer-{os.getpid()}")  # DuckDB creates and removes this folder
 
 _CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 class _PerThread(threading.local):
-    """The embedded DuckDB of a thread, and who counts its scans."""
+    """The embedded DuckDB of a thread, and the counters of its scans."""
 
     backend: Any = None
     scans: Scans | None = None
@@ -56,8 +56,8 @@ _reading = threading.Lock()
 def engine() -> Any:
     """The embedded DuckDB as an Ibis backend: one database, and a connection of its own for every thread.
 
-    A connection of DuckDB serves one call at a time and refuses a second. Ibis's default backend is one connection for
-    all threads, which is also still open when the interpreter ends, of which DuckDB complains at length.
+    A connection of DuckDB serves one call at a time and refuses a second one. Ibis's default backend is one connection
+    for all threads; it is also still open when the interpreter exits, and DuckDB then prints long warnings.
 
     >>> engine() is engine()
     True
@@ -86,8 +86,8 @@ def as_table(source: Any) -> Table:
     >>> as_table(pa.table({"ctx": [1], "CTX": [2]}))
     Traceback (most recent call last):
         ...
-    isolayer.errors.InputError: columns: expected names that differ in more than case, which duckdb does not see, got
-    'ctx' and 'CTX'; rename one
+    isolayer.errors.InputError: columns: expected names that differ in more than case, which duckdb ignores, got 'ctx'
+    and 'CTX'; rename one
     """
     if isinstance(source, str | Path):
         return _csv(str(source)) if str(source).lower().endswith(_CSV) else _parquet(str(source))
@@ -121,21 +121,21 @@ def _csv(path: str) -> Table:
 
 
 def refuse_twins(columns: Iterable[str], backend: str) -> None:
-    """Raise when two columns differ in case only, in an engine that takes one for the other."""
+    """Raise if the names of two columns differ only in case, in an engine that ignores case."""
     seen = dict[str, str]()
     for name in () if backend in _CASE_SENSITIVE else columns:
         twin = seen.get(name.casefold())
         if twin is not None:
             raise InputError(
-                f"columns: expected names that differ in more than case, which {backend} does not see, got {twin!r} "
+                f"columns: expected names that differ in more than case, which {backend} ignores, got {twin!r} "
                 f"and {name!r}; rename one"
             )
         seen[name.casefold()] = name
 
 
 def read_parquet(pattern: str | list[str]) -> Table:
-    """Parquet files as a table; refused if DuckDB had to rename columns that differ in case only, as ``CTX_1``."""
-    # Ibis calls DuckDB by a name that DuckDB 2 deprecates, and filters of warnings belong to all threads.
+    """Parquet files as a table; an error if DuckDB renames columns that differ only in case, such as to ``CTX_1``."""
+    # Ibis calls a function that DuckDB 2 deprecates; the warning cannot be filtered here, since filters are global.
     with _reading, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
         refuse_unlike(engine().con.execute, "read_parquet", [pattern] if isinstance(pattern, str) else pattern)
@@ -167,7 +167,7 @@ def read_text(
 
 
 def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:
-    """How often each name is written in the file that gives the others their columns; names inside structs count."""
+    """How often each name occurs in the first file, which determines the columns; names inside structs count."""
     ask = engine().con.execute
     (first,) = ask("SELECT file FROM glob(?) LIMIT 1", [pattern if isinstance(pattern, str) else pattern[0]]).fetchone()
     literal = first if "://" in first else glob.escape(first)
@@ -175,7 +175,7 @@ def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:
 
 
 class Scans:
-    """Counts the questions that are asked of sources while it is entered: each is one scan of a table.
+    """A context manager that counts queries of sources; each is one scan of a table.
 
     >>> with Scans() as scans:
     ...     answer = collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum()))
@@ -203,7 +203,7 @@ def note_scan() -> None:
 
 
 def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
-    """Run an expression over a source in its own engine, and fetch the answer.
+    """Run an expression over a source in its own engine, and fetch the result.
 
     >>> collect({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
     [{'total': 3}]
@@ -216,7 +216,7 @@ def collect(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
 
 
 def collect_sparingly(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
-    """As :func:`collect`; the embedded DuckDB, if it is asked, keeps on disk what needs more than a little memory.
+    """As :func:`collect`, but the embedded DuckDB uses little memory, and the disk for the rest.
 
     >>> collect_sparingly({"a": [1, 2]}, lambda table: table.agg(total=table.a.sum())).to_pylist()
     [{'total': 3}]
@@ -227,7 +227,7 @@ def collect_sparingly(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
     try:
         execute(f"SET memory_limit = '{_MEMORY * (os.cpu_count() or 1)}MB'")
         return collect(source, ask)
-    except need("duckdb").OutOfMemoryException:  # something that cannot be kept on disk
+    except need("duckdb").OutOfMemoryException:  # something that cannot be moved to disk
         execute("RESET memory_limit")
         return collect(source, ask)
     finally:
@@ -235,7 +235,7 @@ def collect_sparingly(source: Any, ask: Callable[[Table], Table]) -> pa.Table:
 
 
 def is_relation(source: Any) -> bool:
-    """Whether a source is a DuckDB relation, told without importing DuckDB.
+    """Whether a source is a DuckDB relation; DuckDB is not imported for this.
 
     >>> is_relation({"score": [0.1]})
     False
@@ -253,38 +253,38 @@ def schema_of(source: Any) -> Any:
 
 
 def within(column: Value, low: float, high: float) -> Value:
-    """Whether numbers lie between two others; NaN lies nowhere."""
+    """Whether numbers lie between two others; false for NaN."""
     inside = column.cast("float64").between(double(low), double(high))
     return inside & finite(column) if column.type().is_floating() else inside
 
 
 def finite(column: Value) -> Value:
-    """Whether numbers are neither NaN nor infinite; NULL where there is none.
+    """Whether numbers are neither NaN nor infinite; NULL for NULL.
 
-    DuckDB 2 answers both ``BETWEEN`` and ``isnan`` from the least and the largest value that a Parquet file notes, and
-    these leave NaN out. A difference it has to compute; that of NaN or infinity is NaN, which equals 0 in no engine.
+    DuckDB 2 evaluates ``BETWEEN`` and ``isnan`` from the minimum and maximum that a Parquet file stores, which do not
+    include NaN. A difference must be computed; for NaN or infinity it is NaN, which equals 0 in no engine.
     """
     value = column.cast("float64")
     return value - value == double(0)
 
 
 def infinite(column: Value) -> Value:
-    """Whether numbers are infinite; NULL where there is none. Ibis's ``isinf`` is always false for Spark."""
+    """Whether numbers are infinite; NULL for NULL. Ibis's ``isinf`` is always false for Spark."""
     return column.cast("float64").abs() == ibis.literal(math.inf, "float64")
 
 
 def is_number(kind: Any) -> bool:
-    """Whether a column of this type holds numbers or booleans, or nothing at all, as one of no rows may."""
+    """Whether a column of this type has numbers or booleans, or no type because it has no values."""
     return bool(kind.is_numeric() or kind.is_boolean() or is_nothing(kind))
 
 
 def is_nothing(kind: Any) -> bool:
-    """Whether a column of this type holds NULL only. Ibis does not know the type by which DuckDB 2 says so."""
+    """Whether a column of this type has only NULL. Ibis does not know the type that DuckDB 2 uses for this."""
     return bool(kind.is_null() or (kind.is_unknown() and "NULL" in str(kind)))
 
 
 def may_be_keys(kind: Any) -> bool:
-    """Whether a column of this type can be a context: strings, booleans, and numbers, which are asked to be whole."""
+    """Whether a column of this type can be a context: strings, booleans, and numbers, which must be whole."""
     return bool(kind.is_string() or is_number(kind))
 
 
@@ -300,7 +300,7 @@ def relation_query(relation: Any, expression: Table) -> Any:
 
 
 def from_files(query: str, backend: Any) -> str:
-    """A query of what Ibis read from files, with the files in place of the views that it made of them."""
+    """A query over files that Ibis has read, with the files in place of Ibis's views."""
     if backend.name == "duckdb":
         views = "SELECT view_name, sql FROM duckdb_views() WHERE view_name LIKE 'ibis_read_%'"
         for name, made in backend.con.execute(views).fetchall():
@@ -328,8 +328,8 @@ def double(value: float) -> Value:
 
 
 def _arrow(frame: Any) -> pa.Table:
-    """A frame as Arrow sees it, with floats of 16 bits, which DuckDB does not know, as those of 32."""
-    if type(frame).__name__ == "LazyFrame" and hasattr(frame, "collect"):  # polars: it has no rows before
+    """A frame as an Arrow table; 16-bit floats, which DuckDB does not support, become 32-bit floats."""
+    if type(frame).__name__ == "LazyFrame" and hasattr(frame, "collect"):  # a polars LazyFrame has no rows yet
         frame = frame.collect()
     if isinstance(frame, Mapping):
         table = pa.table(dict(frame))
@@ -342,7 +342,7 @@ def _arrow(frame: Any) -> pa.Table:
 
 
 def pattern_of(path: str, what: str = "table") -> str:
-    """A path or glob as DuckDB must be given it: a path that exists is read literally, whatever characters it has.
+    """A path or glob as a pattern for DuckDB: a path that exists is read literally, whatever characters it has.
 
     A folder means all Parquet files in it. An address with ``://`` is left as it is.
     """

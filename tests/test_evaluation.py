@@ -85,7 +85,7 @@ def test_missing_overlap_and_unknown_positions_are_refused_in_words():
     log["relevance"] = np.tile([-9.0, -9.0, -9.0, 3.0], 400)
     log["click"] = np.tile([1, 0, 0, 0], 400)
     reverse = 3 - log["position"]
-    with pytest.raises(InputError, match=r"overlap: expected the log to say what .*, got .* effective"):
+    with pytest.raises(InputError, match=r"overlap: expected enough effective rows .*, got .* rows, less than"):
         evaluate(log, log["position"], reverse, curves=curves, least_share=0.9)
     with pytest.raises(InputError, match="new: expected integers from 0 to 3"):
         evaluate(log, log["position"], reverse + 1, curves=curves)

@@ -612,7 +612,7 @@ ERRORS = {
     "label: expected a segment with both classes, got none; use more rows": (
         lambda: metrics.segmented_ne([1], [0.5], [0]).mean
     ),
-    "rows: expected a query or group the metric is defined on, got none; use more rows": (
+    "rows: expected a query or group that the metric is defined on, got none; use more rows": (
         lambda: metrics.gauc([1], [0.5], [0])
     ),
     "grade: expected values >= 0, got -1.0; shift the grades so that 0 is irrelevant": (

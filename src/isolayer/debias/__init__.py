@@ -11,7 +11,7 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
     weighting                events weighted by propensity                           InversePropensity, DualLearning
     in_turns                 bias and ranker estimated in turns                      RegressionEM, PairwiseDebiasing
     click_models             how users read a list                                   Cascade, DCM, DBN, UBM
-    confounding              loggers that knew something of relevance                GradientReversal, placement_weights
+    confounding              loggers that knew something about relevance             GradientReversal, placement_weights
     boosting                 LightGBM and XGBoost through learned curves             BoostedRanker
     propensity               examination by regression EM                            em_propensity
     intervention_harvesting  the effect of position, from items shown at several     harvest

@@ -39,9 +39,9 @@ from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.inputs import context_sizes, module
 from isolayer.settings import choice, count, instance, number
 
-DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # the paper's search
-_MOST_KNOTS = 4000  # of a curve after training
-_TRUST_START = -4.0  # logit of the rate of irrelevant items over that of relevant ones, before training
+DROP_RATES = (0.05, 0.10, 0.15, 0.20, 0.30, 0.50)  # tried by the paper
+_MOST_KNOTS = 4000  # most knots of a curve that is fitted after training
+_TRUST_START = -4.0  # logit of the rate of irrelevant items divided by that of relevant ones, before training
 Mask = Mapping[str, Tensor] | None
 Column = NDArray[Any]
 
@@ -115,7 +115,7 @@ class ContextTables(nn.Module):
     torch.Size([2, 2])
     """
 
-    # An id's vector is touched only by the rows with that id, so it learns at the rate of curves.
+    # Only the rows with an id update its vector, so it has the learning rate of curves.
     curve_lr_factors: ClassVar[Mapping[str, float]] = {"tables": 1.0}
 
     def __init__(self, contexts: Mapping[str, int], dim: int) -> None:
@@ -170,7 +170,8 @@ class AdditiveTower(_BiasTower):
 class PAL(_BiasTower):
     r"""PAL: seen and relevant, :math:`P = \sigma(b(context))\,\sigma(r)` (Guo et al. 2019); r is served.
 
-    For a decreasing task this is the probability of the opposite event: a skip is what was not both seen and relevant.
+    For a decreasing task this is the probability of the opposite event: an item is skipped unless it is both seen and
+    relevant.
 
     >>> model = PAL(nn.Identity(), width=2, contexts={"position": 10})
     >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
@@ -185,9 +186,9 @@ class PAL(_BiasTower):
 class TrustAffine(_BiasTower):
     r"""Trust bias as an affine map of relevance, :math:`P = \beta + \alpha\,\sigma(r)` (Agarwal et al. 2019).
 
-    In each context :math:`\alpha + \beta` is the label rate of relevant items and the smaller :math:`\beta` that of
-    irrelevant ones, which users who trust the ranking click as well. At :math:`\beta = 0` it is `PAL`. For a decreasing
-    task this is the probability of the opposite event.
+    In each context :math:`\alpha + \beta` is the label rate of relevant items, and :math:`\beta` the smaller rate of
+    irrelevant items, which users also click if they trust the ranking. With :math:`\beta = 0` this is `PAL`. For a
+    decreasing task this is the probability of the opposite event.
 
     >>> model = TrustAffine(nn.Identity(), width=2, contexts={"position": 10})
     >>> model(torch.zeros(1, 2), {"position": torch.tensor([9])})["click"].observed_logit.shape
@@ -207,8 +208,8 @@ class TrustAffine(_BiasTower):
         self.trust = ContextTables(contexts, len(self.tasks))
 
     def observe(self, relevance: Tensor, context: Mapping[str, Tensor]) -> Tensor:
-        """The logit of the affine map, with the irrelevant rate a share of the relevant one."""
-        # Starts next to PAL: from a larger share it explains the clicks that relevance should, and ranks far worse.
+        """The logit of the affine map; the rate of irrelevant items is a share of that of relevant ones."""
+        # Training starts close to PAL. With a larger share the bias would explain clicks that relevance should explain.
         share = torch.sigmoid(self.trust(context) + _TRUST_START)
         seen = share + (1 - share) * torch.sigmoid(relevance)
         return product_logit(self.bias(context), torch.logit(seen, eps=1e-6)) * self.sign
@@ -224,7 +225,7 @@ def product_logit(one: Tensor, two: Tensor) -> Tensor:
 
 
 class PositionAsFeature(Naive):
-    """The backbone reads the context among the features; at serving it reads one fixed context.
+    """The context is a feature of the backbone; at serving it is one fixed context.
 
     Args:
         backbone: Features and ``dim`` more columns per context feature to ``[batch, width]``.
@@ -362,7 +363,7 @@ def post_hoc(
 
 
 def _grid_of(logit: Tensor) -> Grid:
-    """The usual grid, extended to these logits: some losses leave their level open."""
+    """The default grid, extended to these logits, since some losses do not determine their mean."""
     usual = Grid(step=0.05)
     low, high = (float(end) for end in torch.aminmax(logit)) if logit.numel() else (0.0, 0.0)
     if not (math.isfinite(low) and math.isfinite(high)):

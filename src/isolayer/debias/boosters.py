@@ -1,6 +1,6 @@
-"""LightGBM and XGBoost behind one interface: trees are grown by a function that gives gradients and Hessians.
+"""LightGBM and XGBoost behind one interface: a function of gradients and Hessians decides how trees grow.
 
-Nothing here knows about bias; that is in `boosting`.
+The treatment of bias is in `boosting`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from isolayer.errors import need
 Floats = NDArray[np.float64]
 Objective = Callable[[Floats], tuple[Floats, Floats]]  # raw scores [n] to gradients [n] and Hessians [n]
 LEAF_ROWS = 100  # fewest rows of a leaf
-_LEAF_HESSIAN = 10.0  # XGBoost knows no rows, only the sum of Hessians: about that of so many rows
+_LEAF_HESSIAN = 10.0  # XGBoost bounds the sum of Hessians instead of the number of rows: about the same
 _BINS = 255
 
 
 class Trees(NamedTuple):
-    """How trees are grown: the settings that both engines have."""
+    """The settings of trees that both engines have."""
 
     rounds: int
     learning_rate: float
@@ -111,7 +111,7 @@ class XGBoost:
 
 
 ENGINES: dict[str, type[LightGBM] | type[XGBoost]] = {"lightgbm": LightGBM, "xgboost": XGBoost}
-FILES = {"lightgbm": "booster.txt", "xgboost": "booster.json"}  # as the engines' own tools read them
+FILES = {"lightgbm": "booster.txt", "xgboost": "booster.json"}  # file names that the engines' own tools can read
 
 
 def raw_scores(booster: Any, features: Floats) -> Floats:

@@ -45,8 +45,8 @@ from isolayer.settings import seed as checked_seed
 from isolayer.storage import read_set, whole_files
 
 _SLOPES = (0.1, 4.0)  # bounds of a curve's slope in the gradient
-_LEAST_SQUARE = 0.05  # of the slope in the Hessian: on flats a leaf may still move, but not without bound
-_LEAST_ROWS = 3 * LEAF_ROWS  # two thirds of them, which is what a fold is learned from, are two leaves
+_LEAST_SQUARE = 0.05  # least squared slope in the Hessian, so that steps of leaves stay bounded where a curve is flat
+_LEAST_ROWS = 3 * LEAF_ROWS  # two thirds of these rows, from which each fold is learned, are enough for two leaves
 _NEAR = 0.05  # half the distance over which a slope is measured
 _SERVED, _BIAS, _MANIFEST = "served.parquet", "bias.parquet", "manifest.json"
 
@@ -128,7 +128,7 @@ class BoostedRanker:
         if len(y) < _LEAST_ROWS:
             raise InputError(f"label: expected at least {_LEAST_ROWS} rows, got {len(y)}; use more rows")
         if not np.ptp(x, axis=0).any():
-            raise InputError("features: expected one that varies, got constants only; check the columns")
+            raise InputError("features: expected at least one that varies, got constants only; check the columns")
         ids, w = self._ids(context, len(y)), rows.weights(weight, len(y))
         rows.both_classes(float(w @ y), float(w.sum()), "fit")
         together = np.arange(len(y)) if lists is None else rows.codes("lists", lists, len(y))[0]
@@ -149,7 +149,7 @@ class BoostedRanker:
     def _learn(
         self, x: Floats, y: Floats, ids: Mapping[str, Ids], w: Floats, lists: Ids
     ) -> tuple[Curves, Floats | None]:
-        """The bias curves, and the relevance of each row in the eyes of the network, if there is one."""
+        """The bias curves, and the relevance of each row according to the network, if there is one."""
         if isinstance(self.learned, Curves):
             return self.learned, None
         if self.learned == "network":
@@ -197,7 +197,7 @@ class BoostedRanker:
         at.mkdir(parents=True, exist_ok=True)
         names = (FILES[self.engine], _SERVED, _BIAS)
         with whole_files(*(at / name for name in names), manifest=at / _MANIFEST, name="folder") as parts:
-            # XGBoost chooses the format by the name, and a part has another.
+            # XGBoost chooses the format by the name of the file, which is temporary here.
             if self.engine == "lightgbm":
                 parts[0].write_text(booster.model_to_string())
             else:
@@ -248,7 +248,7 @@ def through(curves: Curves, at: Ids, label: Floats, weight: Floats) -> Objective
 
 
 def _columns_of(curves: Curves, ids: Mapping[str, Ids]) -> dict[str, Any]:
-    """The context columns that the curves ask for; those of a model have the task among them."""
+    """The context columns of the curves; curves of a model also have the task."""
     length = len(next(iter(ids.values())))
     missing = [name for name in curves.contexts if name not in ids and name != "task"]
     if missing:

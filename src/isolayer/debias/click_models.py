@@ -1,17 +1,17 @@
-r"""Click models as rankers: attraction is learned from the features, and how users read a list from the lists.
+r"""Click models as rankers: attraction is learned from the features, reading behaviour from the clicks of whole lists.
 
 An item is clicked if it was examined and attracts, :math:`P(C_k) = \epsilon_k \alpha_k` with
-:math:`\alpha = \sigma(r)`; the models differ in :math:`\epsilon`. In all but UBM users read from the top, and go on
-with probability :math:`c_k` after a click and :math:`n_k` after none:
+:math:`\alpha = \sigma(r)`; the models differ in :math:`\epsilon`. In all but UBM users read from the top, and continue
+with probability :math:`c_k` after a click and :math:`n_k` without a click:
 
     Cascade   c = 0, n = 1: users stop at their first click (Craswell et al. 2008)
     DCM       c of each position, n = 1 (Guo et al. 2009)
     DBN       c = gamma (1 - s), n = gamma, with the satisfaction s of the item (Chapelle and Zhang 2009)
-    UBM       examination by position and by that of the click before (Dupret and Piwowarski 2008)
+    UBM       examination by position and by the position of the previous click (Dupret and Piwowarski 2008)
 
 The loss is the likelihood of a whole list, factorised into the probability of each click given the clicks above it:
-:math:`\epsilon_{k+1} = c_k` after a click, and :math:`n_k (1 - \alpha_k)\epsilon_k / (1 - \alpha_k \epsilon_k)` after
-none. ``observed_logit`` is that of the probability without knowing clicks,
+:math:`\epsilon_{k+1} = c_k` after a click, and :math:`n_k (1 - \alpha_k)\epsilon_k / (1 - \alpha_k \epsilon_k)` without
+a click. ``observed_logit`` is the logit of the unconditional probability, for which
 :math:`\epsilon_{k+1} = \epsilon_k (\alpha_k c_k + (1 - \alpha_k) n_k)`. A batch holds whole lists; their rows are read
 in order of position. For a decreasing task the event is the opposite of the label.
 """
@@ -107,11 +107,11 @@ class _ClickModel(Naive):
 
     @abstractmethod
     def _reading(self, hidden: Tensor, position: Tensor) -> list[Tensor]:
-        """What else is needed of each row, each ``[batch, tasks]``."""
+        """Further quantities of each row that the model needs, each ``[batch, tasks]``."""
 
     @abstractmethod
     def _unconditional(self, *table: Tensor) -> Tensor:
-        """Log probability of a click in each place, ``[lists, longest, tasks]``, from what `forward` padded."""
+        """Log probability of a click at each position, ``[lists, longest, tasks]``, from padded tables of `forward`."""
 
     @abstractmethod
     def _conditional(self, event: Tensor, *table: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class _ClickModel(Naive):
 
 
 class _ReadsDown(_ClickModel):
-    """Users read from the top; `_reading` gives the logs of reading on after a click, and after none."""
+    """Users read from the top. `_reading` returns the log probabilities to continue after a click, and without one."""
 
     def _unconditional(self, *table: Tensor) -> Tensor:
         """Log probability of a click in each place, over all clicks above it."""
@@ -162,7 +162,9 @@ class Cascade(_ReadsDown):
 
 
 class DCM(_ReadsDown):
-    r"""Dependent click model: after a click users read on with a probability of its position, after none always.
+    r"""Dependent click model: after a click users continue with a probability that depends on the position.
+
+    Without a click they always continue.
 
     >>> model = DCM(nn.Identity(), width=2, positions=10)
     >>> context = {"position": torch.tensor([0, 1]), "session": torch.tensor([7, 7])}
@@ -182,7 +184,9 @@ class DCM(_ReadsDown):
 
 
 class DBN(_ReadsDown):
-    r"""Dynamic Bayesian network: a click satisfies with probability s, and users who are not read on with gamma.
+    r"""Dynamic Bayesian network: a click satisfies the user with probability s.
+
+    Users who are not satisfied continue with probability gamma.
 
     Relevance is :math:`\alpha s`, the probability that an examined item is clicked and satisfies; it is served.
 
@@ -222,7 +226,7 @@ class _Satisfying(nn.Module):
 
 
 class UBM(_ClickModel):
-    r"""User browsing model: examination depends on the position and on that of the click before it, or on none.
+    r"""User browsing model: examination depends on the position and on the position of the previous click, if any.
 
     :math:`P(C_k \mid C_{<k}) = \gamma_{k, k'} \alpha_k`, where :math:`k'` is the position of the last click above.
 

@@ -30,8 +30,8 @@ class GradientReversal(Naive):
     r"""An additive bias tower whose embedding must not predict relevance: an adversary has a reversed gradient.
 
     :math:`observed = r + o(h)` with the embedding :math:`h` of the context. An adversary predicts :math:`r` from
-    :math:`h` with squared error; its gradient reaches :math:`h` times :math:`-\eta`, so that :math:`h` keeps what
-    explains clicks beside relevance, and loses what explains relevance.
+    :math:`h` with squared error. Its gradient is multiplied by :math:`-\eta` before it reaches :math:`h`, so that
+    :math:`h` keeps what explains clicks apart from relevance, and loses what explains relevance.
 
     Args:
         backbone: Features to ``[batch, width]``.
@@ -68,7 +68,7 @@ class GradientReversal(Naive):
         self.adversary = nn.Linear(dim, len(self.tasks))
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
-        """Logits of every task, and beside them what the adversary says of relevance."""
+        """Logits of every task, and the adversary's prediction of relevance."""
         relevance = self.relevance(self.represent(features, context))
         hidden = self.embedding(context)
         observed = relevance * self.sign + self.bias(hidden)
@@ -97,7 +97,7 @@ class _Reversed(torch.autograd.Function):
 
 
 def reversed_gradient(value: Tensor, eta: float) -> Tensor:
-    """The value itself, whose gradient is that of the result times ``-eta``.
+    """The value itself; its gradient is the gradient of the result times ``-eta``.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> reversed_gradient(x, 0.5).sum().backward()

@@ -224,7 +224,7 @@ def after_training(
     buckets: int = 5,
     cluster: Any = None,
 ) -> Diagnosis:
-    """Diagnose one task of a trained model, best on rows it was not trained on.
+    """Diagnose one task of a trained model, preferably on rows it was not trained on.
 
     Args:
         label: 0 or 1, ``[n]``.

@@ -6,8 +6,8 @@ clicks from it. Clicks that were logged under the old policy count for the new o
 :math:`w = E_{new}(r) / E_{old}(r)`. Under position bias relevance cancels in it; under trust bias it does not, which is
 why the curves and not one number per position are the propensities.
 
-Weights are ratios of the same expectations, so a correction by the curves (doubly robust) would cancel exactly. What
-the curves alone expect is reported beside the value, as a check.
+Weights are ratios of the same expectations, so a correction by the curves (doubly robust) would cancel exactly. The
+clicks that the curves alone expect are reported next to the value, as a check.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Evaluation:
         value: Clicks per list, by weighting the logged clicks.
         modelled: Clicks per list that the curves alone expect; far from ``value`` if curves or relevance are wrong.
         logged: Clicks per list that were logged.
-        standard_error: Of ``value``, from the variation between lists; the curves are treated as known.
+        standard_error: Standard error of ``value``, from the variation between lists; the curves are treated as known.
         effective_rows: Number of rows of equal weight with as much information, :math:`(\sum w)^2 / \sum w^2`.
         rows: Number of logged rows.
         lists: Number of logged lists.
@@ -99,8 +99,8 @@ def evaluate(
         seed: Seed of the network that learns curves.
 
     Raises:
-        InputError: If the log does not determine what the new ranking would get: too few effective rows, or positions
-            that the curves do not know.
+        InputError: If the log does not determine the clicks of the new ranking: too few effective rows, or positions
+            that the curves do not have.
 
     >>> from isolayer.policy import ranked_positions
     >>> from isolayer.simulate import debias_feed
@@ -135,9 +135,9 @@ def _estimate(clicked: Floats, before: Floats, after: Floats, list_: Any, lists:
     effective = float(weight.sum() ** 2 / (weight**2).sum())
     if effective < least_share * len(clicked):
         raise InputError(
-            f"overlap: expected the log to say what the new ranking would get, got {effective:,.0f} effective of "
-            f"{len(clicked):,} rows, under the least share of {least_share:.0%}; the new policy shows at the top what "
-            "the old one hid: try a ranking that is closer to the logged one, or randomise some traffic first"
+            f"overlap: expected enough effective rows to evaluate the new ranking, got {effective:,.0f} of "
+            f"{len(clicked):,} rows, less than the least share of {least_share:.0%}; the new policy shows items at the "
+            "top that the old one hid: try a ranking that is closer to the logged one, or randomise some traffic first"
         )
     gain = summed(list_, weight * clicked, lists)
     return Evaluation(
@@ -152,7 +152,7 @@ def _estimate(clicked: Floats, before: Floats, after: Floats, list_: Any, lists:
 
 
 def click_probs(curves: Curves, relevance_logit: Floats, columns: Mapping[str, Any], rows: int) -> Floats:
-    """Probability of a click on each row at every position that the curves know, ``[n, positions]``.
+    """Probability of a click on each row at every position of the curves, ``[n, positions]``.
 
     Args:
         curves: Bias curves, with a context ``"position"``.
@@ -165,7 +165,7 @@ def click_probs(curves: Curves, relevance_logit: Floats, columns: Mapping[str, A
     depth = curves.contexts.index("position")
     places = np.unique(curves.keys[depth + 1][depth])
     if not np.array_equal(places, np.arange(len(places))):
-        raise InputError("curves: expected positions 0, 1, 2, ..., got others; number them from 0")
+        raise InputError("curves: expected positions 0, 1, 2, ..., got something else; number them from 0")
     context = {name: _context(curves, columns, name, rows) for name in curves.contexts if name != "position"}
     found = np.empty((rows, len(places)))
     for place in range(len(places)):

@@ -1,7 +1,7 @@
-"""What is served, as an ONNX model: features in, a relevance logit and a probability per task out.
+"""The serving model as an ONNX model: from features to a relevance logit and a probability per task.
 
-The names of the columns travel inside the model, under the metadata key ``isolayer``, so that whoever runs it can tell
-which column is which. What is written has been read again and compared.
+The model contains the names of the columns, under the metadata key ``isolayer``, so that its user knows which column is
+which. After writing, the model is read again and compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def export_onnx(serving: nn.Module, path: str | Path, columns: Mapping[str, Any]
     Args:
         serving: What ``model.serving()`` returns.
         path: Where to write; the file is complete when the call returns.
-        columns: What the model knows of its columns, as JSON values, with ``"width"``, ``"mean"`` and ``"std"``.
+        columns: Facts about the columns to store in the model, as JSON values, with ``"width"``, ``"mean"``, ``"std"``.
     """
     module("serving", serving)
     if not {"width", "mean", "std"} <= set(mapping("columns", columns, advice="give width, mean and std")):
@@ -53,7 +53,7 @@ def export_onnx(serving: nn.Module, path: str | Path, columns: Mapping[str, Any]
 
 
 def _exported(serving: nn.Module, width: int) -> Any:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names packages that it could export as well
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it mentions packages that it could also export
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*isinstance.treespec, LeafSpec.*", FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -69,7 +69,7 @@ def _exported(serving: nn.Module, width: int) -> Any:
 
 
 def _compare(serving: nn.Module, session: Any, columns: Mapping[str, Any]) -> None:
-    """Raise unless onnxruntime answers as torch does, on features spread as those of the log."""
+    """Raise unless onnxruntime predicts as torch does, on features with the mean and spread of the log."""
     mean, std = (np.asarray(columns[name], dtype=np.float64) for name in ("mean", "std"))
     rows = np.random.default_rng(0).normal(size=(_CHECKED_ROWS, len(mean))) * std + mean
     features = rows.astype(np.float32)

@@ -50,7 +50,7 @@ def bias_curves(layer: ReferencedCurves, tasks: Sequence[str]) -> Curves:
 
 
 def _listed(layer: ReferencedCurves, tasks: int) -> dict[str, int]:
-    """The features of which a table of all combinations can be made, in order."""
+    """The features that are few enough for a table of all combinations, in order."""
     found: dict[str, int] = {}
     for name, size in layer.contexts.items() if not layer.hash_buckets else ():
         if tasks * math.prod(found.values()) * size <= MOST_CURVES:

@@ -24,7 +24,7 @@ def checked_tasks(tasks: Sequence[str], decreasing: Sequence[str]) -> tuple[tupl
 
 
 def check_wiring(anchor: str, wiring: str, towers: Towers | None) -> None:
-    """Raise unless anchor, wiring and towers go together."""
+    """Raise unless anchor, wiring and towers are compatible."""
     choice("anchor", anchor, ("joint", "detached"), advice="'joint' is the paper's")
     choice("wiring", wiring, ("curve", "parallel"), advice="use 'curve'")
     if wiring == "parallel" and anchor == "detached":
@@ -36,7 +36,7 @@ def check_wiring(anchor: str, wiring: str, towers: Towers | None) -> None:
 
 
 def checked_loss(loss: Ranking, towers: Towers | None) -> Ranking:
-    """One of the losses, if it goes with the towers."""
+    """One of the losses, if it is compatible with the towers."""
     choice("loss", loss, LOSSES, advice="'pointwise' is the log loss")
     if loss == "jrc" and towers is not None:
         raise InputError("loss: expected no towers with 'jrc', got some; leave them out, or use another loss")

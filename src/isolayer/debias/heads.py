@@ -41,9 +41,9 @@ from isolayer.nn.inputs import context_sizes, module
 from isolayer.nn.isotonic import IsotonicLayer
 from isolayer.settings import choice, instance, mapping
 
-TASKS = ("click", "skip", "long_dwell")  # of which skip is decreasing
-BIAS = Grid(step=0.5)  # of the context curves
-FINE = Grid(step=0.05)  # of the served curve of each task
+TASKS = ("click", "skip", "long_dwell")  # skip is a decreasing task
+BIAS = Grid(step=0.5)  # grid of the context curves
+FINE = Grid(step=0.05)  # grid of the served curve of each task
 
 
 class DualHead(nn.Module):
@@ -310,7 +310,7 @@ class DualHead(nn.Module):
             rows = w[:, unit] > 0
             if rows.any():
                 column = w[rows, unit]
-                kept = rate[rows, unit].clip(max=1.0)  # by rounding it can be above
+                kept = rate[rows, unit].clip(max=1.0)  # rounding can make it larger
                 sums[task] = Histogram.from_arrays(
                     logit[rows, unit], y[rows, unit], weight=column, negative_rate=kept, grid=FINE
                 )
@@ -327,13 +327,13 @@ class DualHead(nn.Module):
         values = self.served_curve.knot_values()[:, 1:].double().cpu().numpy()
         for unit, task in enumerate(self.tasks):
             if task in sums:
-                # Flat where more relevance is logged with fewer labels: there a curve that rises is not calibrated.
+                # Not strict: where labels become rarer as relevance rises, only a flat curve is calibrated.
                 values[unit] = Curves.from_histogram(sums[task], strict=False).values[0]
         self.served_curve.set_values(torch.from_numpy(values))
         return self
 
     def curves(self, kind: Literal["bias", "calibration"] = "bias") -> Curves:
-        """The learned curves: of the event's logit by relevance, which is negated for a decreasing task.
+        """The learned curves over the event's logit, which is relevance, negated for a decreasing task.
 
         Args:
             kind: ``"bias"``, curves by task and context to the logit that was observed there; ``"calibration"``, curves

@@ -1,7 +1,7 @@
 r"""Methods that estimate the bias of positions and the ranker in turns, batch by batch.
 
-Both keep the bias as running estimates that are no parameters: they are updated when the loss of a training batch is
-computed, and the ranker's gradient takes them as given. For a decreasing task they model the opposite event.
+Both keep the bias as running estimates, which are not parameters: they are updated when the loss of a training batch is
+computed, and the ranker's gradient treats them as constants. For a decreasing task they model the opposite event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST = 1e-3  # of a share, and of the ratio of a position to the first
 
 
 class _ByPosition(Naive):
-    """A ranker beside running numbers of each position.
+    """A ranker with running estimates for each position.
 
     Args:
         backbone: Features to ``[batch, width]``.

@@ -1,6 +1,6 @@
-"""A test whether the logger was better informed than the features, by who competed with whom in the logged lists.
+"""Tests whether the logger knew more than the features, from the competitors of each item in the logged lists.
 
-If it was, position carries information about relevance: a naive model gains from it, and removing the effect of
+If it did, position carries information about relevance: a naive model gains from it, and removing the effect of
 position does harm.
 """
 
@@ -22,7 +22,7 @@ from isolayer.metrics.rows import Floats, codes, finite, labels, probs, same_len
 from isolayer.metrics.sums import over
 
 FIRES = 3.0  # the statistic is standard normal if the logger knows nothing more: one false alarm in 741 logs
-INFORMED_ALPHA = 0.5  # within .001 nDCG of naive, or above it, on the better-informed loggers of `simulate`
+INFORMED_ALPHA = 0.5  # at most .001 nDCG below naive on the better-informed loggers of `simulate`
 _CELL_ROWS = 25  # rows that a cell of (position, logger's score, relevance) should have
 _MOST_BUCKETS = 20
 _SMALLEST_FAILURE = 0.05  # lower bound of 1 - p, so that no row counts more than 20-fold for being almost certain
@@ -130,7 +130,10 @@ def logger_test(
 
 
 def _relative_effect(error: Floats, surprise: Floats, prob: Floats, by: Sequence[NDArray[np.intp]]) -> LoggerTest:
-    """Regression of relative errors on surprise, weighted by the inverse variance of a label, by the widest errors."""
+    """Regression of relative errors on surprise, weighted by the inverse variance of a label.
+
+    Its standard error is the largest of those clustered by each of ``by``.
+    """
     failure = np.maximum(1 - prob, _SMALLEST_FAILURE)
     gain = error * surprise / failure
     information = float((surprise**2 * prob / failure).sum())

@@ -29,7 +29,7 @@ class Harvested:
         position: The positions, in order.
         ratio: Rate over that of the first position; NaN where it is not identified.
         log_error: Standard error of the logarithm of the ratio; infinite where it is not identified.
-        clusters: Number of clusters that the errors count; None if rows are taken as independent.
+        clusters: Number of clusters that the errors account for; None if rows are taken as independent.
     """
 
     position: NDArray[Any]
@@ -60,7 +60,7 @@ class Harvested:
 
 
 def harvest(unit: Any, position: Any, label: Any, *, weight: Any = None, cluster: Any = None) -> Harvested:
-    r"""Effect of position by conditional likelihood, in which whatever is particular to a unit cancels.
+    r"""Effect of position by conditional likelihood, in which the rate of each unit cancels.
 
     With :math:`n_{uk}` rows of unit u at position k and rates :math:`a_u e_k`, the :math:`Y_u` events of a unit fall on
     its positions with probabilities :math:`\pi_{uk} \propto n_{uk} e_k`, free of :math:`a_u`. The log likelihood
@@ -102,7 +102,7 @@ class _Labelled(NamedTuple):
 
 
 def _widened(found: Harvested, shown: Floats, events: Floats, rows: _Labelled) -> Floats:
-    r"""By what factor clusters widen the error of each position, at least 1, ``[positions]``.
+    r"""Factor, at least 1, by which clusters increase the error of each position, ``[positions]``.
 
     A row moves the logarithms of the rates by :math:`I^{-1} (y - \mu) (e_k - \pi_u)`, with :math:`\mu` its expected
     label. The factor is the standard error of the sum of these over clusters, over that of independent rows.

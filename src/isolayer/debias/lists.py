@@ -1,4 +1,4 @@
-"""The lists of a batch: rows of one list side by side in a padded table, for whatever compares the rows of a list."""
+"""The lists of a batch as a padded table with one list per row, for losses that compare the rows of a list."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ADVICE = "pass what forward returned"
 
 @dataclass(frozen=True)
 class Lists:
-    """Where each row of a batch is: its list, and its place within the list.
+    """The list of each row of a batch, and its index within the list.
 
     Args:
         row: The list of each row, ``[batch]``.
-        place: Its place within the list, ``[batch]``.
+        place: Its index within the list, ``[batch]``.
         count: Number of lists.
         longest: Number of rows of the longest list.
     """
@@ -34,7 +34,7 @@ class Lists:
 
     @classmethod
     def of(cls, group: Tensor, order: Tensor | None = None) -> Lists:
-        """The lists of rows whose list has this id; within a list by ``order``, by default as they come.
+        """The lists of rows, from the id of each row's list. Rows are sorted by ``order``, by default as they come.
 
         >>> lists = Lists.of(torch.tensor([7, 9, 7]), torch.tensor([1, 0, 0]))
         >>> lists.row.tolist(), lists.place.tolist()
@@ -53,13 +53,13 @@ class Lists:
     def of_context(
         cls, context: Mapping[str, Tensor], group: str, batch: int | None = None, order: Tensor | None = None
     ) -> Lists:
-        """The lists that a key of the context holds, checked."""
+        """The lists in a key of the context, checked."""
         if group not in mapping("context", context, advice="give ids of each feature"):
             raise InputError(f"context: expected {group!r}, the list of each row, got {sorted(context)}; add it")
         return cls.of(id_column(context, group, batch), order)
 
     def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """Values ``[batch, ...]`` as a table ``[lists, longest, ...]``; places that no row has are filled.
+        """Values ``[batch, ...]`` as a table ``[lists, longest, ...]``, padded with ``fill``.
 
         >>> Lists.of(torch.tensor([0, 1, 0])).pad(torch.tensor([1.0, 2.0, 3.0]))
         tensor([[1., 3.],
@@ -79,14 +79,14 @@ class Lists:
 
 
 class Outputs(dict[str, Heads]):
-    """`Heads` of every task, and what else the loss of a model reads."""
+    """`Heads` of every task, and further values that the loss of a model needs."""
 
     lists: Lists | None = None  # of the rows
-    beside: Tensor | None = None  # what a model wants to see again in its loss
+    beside: Tensor | None = None  # a tensor that the model needs in its loss
 
     @classmethod
     def of(cls, heads: Mapping[str, Heads], lists: Lists | None, beside: Tensor | None = None) -> Outputs:
-        """The same outputs, with more.
+        """The same outputs with lists and a further tensor.
 
         >>> Outputs.of({}, None, torch.zeros(3)).beside
         tensor([0., 0., 0.])
@@ -97,24 +97,24 @@ class Outputs(dict[str, Heads]):
 
 
 def seen_lists(outputs: Mapping[str, Heads]) -> Lists:
-    """The lists that a model's own forward put beside its outputs.
+    """The lists that a model's forward stored with its outputs.
 
     >>> seen_lists(Outputs.of({}, Lists.of(torch.tensor([0, 0])))).longest
     2
     """
     found = instance("outputs", outputs, Outputs, advice=_ADVICE).lists
     if found is None:
-        raise InputError(f"outputs: expected those of this model, got others; {_ADVICE}")
+        raise InputError(f"outputs: expected those of this model, got something else; {_ADVICE}")
     return found
 
 
 def seen_again(outputs: Mapping[str, Heads]) -> Tensor:
-    """The tensor that a model's own forward put beside its outputs.
+    """The tensor that a model's forward stored with its outputs.
 
     >>> seen_again(Outputs.of({}, None, torch.zeros(2)))
     tensor([0., 0.])
     """
     found = instance("outputs", outputs, Outputs, advice=_ADVICE).beside
     if found is None:
-        raise InputError(f"outputs: expected those of this model, got others; {_ADVICE}")
+        raise InputError(f"outputs: expected those of this model, got something else; {_ADVICE}")
     return found

@@ -1,4 +1,4 @@
-"""The score by which the logger ranked, as far as the features predict it, and buckets of such scores."""
+"""The logger's ranking score, as far as the features predict it, and buckets of such scores."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 r"""Position Action Prediction: predict where an item would be shown, and serve the probability averaged over positions.
 
 Relevance is for ranking: it is the logit of a label in a reference context, not in the context an item will be shown
-in. A tower beside the model predicts the distribution of contexts, :math:`P(c \mid x)`, and the served probability
+in. A separate tower predicts the distribution of contexts, :math:`P(c \mid x)`, and the served probability
 averages over it, without position or device as an input. Two things can be averaged:
 
     probabilities   :math:`\hat y(x) = \sum_c P(c \mid x)\, \sigma(f_c(r(x)))`, the probability of the label on such
@@ -35,7 +35,7 @@ Pool = Literal["probabilities", "embeddings"]
 
 
 class PooledHeads(dict[str, Heads]):
-    """`Heads` of every task, and the tower's prediction of the context beside the context itself."""
+    """`Heads` of every task, the tower's prediction of the context, and the context itself."""
 
     of_model: Mapping[str, Heads]  # as the model gave them
     context_logits: Tensor  # [batch, contexts]

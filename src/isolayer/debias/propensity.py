@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 _NEAR = 1e-12
 _SETTLED = 1e-4  # EM stops when the examination changes by less than this share
-_RIDGE = 1.0  # of the relevance regression, in rows: bounds the coefficients of constant or rare features
+_RIDGE = 1.0  # ridge penalty of the relevance regression, in rows; bounds coefficients of constant or rare features
 
 
 def em_propensity(

@@ -9,9 +9,9 @@ With :math:`s_i` the observed logit of row i, which the curve of its context mad
                  difference of two logits (joint ranking and calibration, Sheng et al. 2023)
 
 Given that one row of two was clicked, it was row i with probability :math:`\sigma(s_i - s_j)`: the pairwise losses are
-conditional likelihoods of the same model, so curves over position mean what they mean under the log loss. A softmax
-learns :math:`s = \log P` up to a constant of each list. Only JRC determines the level of the logits; beside the others,
-`level_loss` does, since an optimiser would otherwise move it out of every grid.
+conditional likelihoods of the same model, so curves over position have the same meaning as under the log loss. A
+softmax learns :math:`s = \log P` up to a constant of each list. Only JRC determines the mean of the logits; with the
+others, `level_loss` is added, since an optimiser could otherwise move the logits out of the grid.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def list_loss(
 ) -> Tensor:
     """The loss of each task, summed over rows or pairs and divided by the weight of all rows, ``[tasks]``.
 
-    A pair has the weight of its row with the larger label. Rows of weight 0 are in no list.
+    A pair has the weight of its row with the larger label. Rows of weight 0 are left out of the lists.
 
     Args:
-        kind: Which of them.
+        kind: Which loss.
         logit: Observed logits, ``[batch, tasks]``.
         label: Labels in [0, 1], ``[batch, tasks]``.
         weight: Of each row, ``[batch, tasks]`` or ``[batch, 1]``.
@@ -70,7 +70,7 @@ def list_loss(
 
 
 def level_loss(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:
-    """Log loss of the mean probability as a prediction of the mean label, ``[tasks]``; it moves all logits alike.
+    """Log loss of the mean probability as a prediction of the mean label, ``[tasks]``; it moves all logits equally.
 
     Args:
         logit: Observed logits, ``[batch, tasks]``.

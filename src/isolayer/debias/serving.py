@@ -1,4 +1,4 @@
-"""The part of a debiasing model that is served: features in, relevance and probability out, no context.
+"""The part of a debiasing model that is served: from features to relevance and probability, without a context.
 
 The relevance head belongs here as well, because every model trains it and serves it.
 """
@@ -21,7 +21,7 @@ BIAS_RATE = 10.0  # biases learn this many times faster than the slopes of curve
 
 
 class Relevance(nn.Linear):
-    """One relevance logit per task: linear in the backbone's output, with a bias that learns as fast as curves' do.
+    """One relevance logit per task: linear in the backbone's output, whose bias learns as fast as that of a curve.
 
     If this bias lags behind the position effects, the backbone absorbs the difference through whatever feature
     correlates with the position.
@@ -42,7 +42,7 @@ class Relevance(nn.Linear):
 
 
 class PooledCurves(nn.Module):
-    """Context curves whose embeddings are averaged, by the share of each context in each row, before they are a curve.
+    """Context curves whose embeddings are first averaged, by the share of each context in each row, into one curve.
 
     Args:
         layer: Trained context curves; all combinations of its ids are contexts.

@@ -17,7 +17,7 @@ Towers = Mapping[str, nn.Module] | nn.Module
 
 
 class TowerRelevance(nn.Module):
-    """One relevance logit per task: linear in the output of the task's tower, over what a shared backbone gives.
+    """One relevance logit per task: linear in the output of the task's tower, which reads a shared backbone.
 
     Args:
         towers: A module for every task, from the backbone's output to ``[batch, width]``; or one module for all of

@@ -1,7 +1,7 @@
 r"""Debiasing by weights: a click has weight :math:`1/e_k`; examination is given, or learned together with relevance.
 
-Both models assume the position-based model. For a decreasing task they model the opposite event: not to skip is to
-examine and to like.
+Both assume the position-based model. For a decreasing task they model the opposite event: an item is not skipped if it
+is examined and liked.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class InversePropensity(Naive):
         self.register_buffer("factors", torch.cat([torch.ones(1), 1 / table.clamp(min=clip)]))
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
-        """Logits of every task, and what its event adds to the loss at this position."""
+        """Logits of every task, and the cost that its event adds to the loss at this position."""
         relevance = self.relevance(self.represent(features, context))
         ids = checked_ids(context, self.feature, len(self.factors) - 1, training=self.training)
         factor = self.factors[ids + 1].unsqueeze(1)
@@ -122,7 +122,7 @@ class DualLearning(Naive):
         self.clip = number("clip", clip, 0, math.inf, ends="(]", advice="100 is usual")
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Mapping[str, Heads]:
-        """Logits of every task, and what its event adds to both losses."""
+        """Logits of every task, and the cost that its event adds to both losses."""
         lists = Lists.of_context(context, self.group)
         relevance = self.relevance(self.represent(features, context))
         examination = self.examination(context)

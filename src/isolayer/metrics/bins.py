@@ -21,8 +21,8 @@ Binning = Literal["mass", "width"]
 Norm = Literal["l1", "l2"]
 
 LOGIT_LIMIT = 20.0  # fixed bins span [-20, 20] in logit; the end bins take the rest
-MOST_BINS = 1 << 24  # of one set of sums
-_CELLS = 4096  # of the probability axis, for the kernel of smooth ECE
+MOST_BINS = 1 << 24  # most bins of one set of sums
+_CELLS = 4096  # cells of the probability axis, for the kernel of smooth ECE
 
 
 class BrierParts(NamedTuple):
@@ -136,7 +136,7 @@ class BinSums:
         if binning == "mass":
             middle = np.cumsum(self.weight) - 0.5 * self.weight
             place = middle * (bins / self.weight.sum())
-        else:  # a little more, so that 3 / 5 is not rounded below its edge
+        else:  # slightly larger, so that 3 / 5 is not rounded below its edge
             place = np.nan_to_num(over(self.expected, self.weight)) * bins + 1e-9
         return np.asarray(np.clip(place, 0, bins - 1), dtype=np.intp)
 

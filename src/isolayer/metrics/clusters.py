@@ -1,9 +1,9 @@
-r"""Clustered rows: by how much the labels of a day, a user or a query vary together.
+r"""Clustered rows: how much the labels of a day, a user or a query vary together.
 
-Rows of a cluster share an error of their logits, so the excess of events r of a cluster in a context has
- variance :math:`v + \sigma^2 h^2`, with v that of independent labels and h the change of its expected events with
-the level. The method of moments over all clusters of all contexts of a depth gives :math:`\sigma^2`. A mean shift of a
-context is no clustering, and is taken out first.
+Rows of a cluster share an error of their logits, so the excess of events r of a cluster in a context has the variance
+:math:`v + \sigma^2 h^2`, where v is the variance of independent labels and h the change of the expected events with the
+mean logit. The method of moments over all clusters of all contexts of a depth gives :math:`\sigma^2`. A mean shift of a
+context is not clustering, and is subtracted first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isolayer.metrics.rows import Codes, Floats, summed
 
 
 def count_of(cluster: NDArray[Any]) -> int:
-    """How many clusters there are; an error if one, which cannot vary."""
+    """The number of clusters; an error if there is only one."""
     count = len(np.unique(cluster))
     if count < 2:
         raise InputError(
@@ -31,12 +31,12 @@ def count_of(cluster: NDArray[Any]) -> int:
 def design_effect(
     excess: Floats, force: Floats, sampling: Floats, group: Codes, groups: int, cluster: NDArray[Any]
 ) -> Floats:
-    """By what factor clusters widen the variance of each group's excess, at least 1, shape ``[groups]``.
+    """Factor, at least 1, by which clusters increase the variance of each group's excess, shape ``[groups]``.
 
     Args:
         excess: Observed minus expected events of each bin, shape ``[bins]``.
-        force: Change of its expected events with the level.
-        sampling: Variance of its events, were rows independent.
+        force: Change of its expected events with the mean logit.
+        sampling: Variance of its events if rows are independent.
         group: Group of each bin.
         groups: Number of groups.
         cluster: Cluster of each bin.
@@ -55,7 +55,7 @@ def design_effect(
     shift = _ratio(total_r, total_h)[owner]
     part = _ratio(h, total_h[owner])
     squares = summed(owner, h**2, groups)
-    # Expectations of the squares of r - h shift, a group's mean being taken out: of labels, and per unit of sigma^2.
+    # Expected squares of r - h shift after a group's mean is subtracted: from labels, and per unit of sigma^2.
     labels = v - 2 * part * v + part**2 * total_v[owner]
     clusters = h**2 - 2 * part * h**2 + part**2 * squares[owner]
     unexplained = float(((r - h * shift) ** 2 - labels).sum())
@@ -77,7 +77,7 @@ def standard_error(influence: Floats, weight: Floats, cluster: NDArray[Any] | No
     4.0
     """
     largest = float(np.abs(influence).max(initial=0.0)) or 1.0
-    scaled = influence / largest  # so that no square overflows
+    scaled = influence / largest  # scaled so that no square overflows
     if cluster is None:
         return largest * float(np.sqrt(scaled**2 @ weight))
     _, code = np.unique(cluster, return_inverse=True)
@@ -86,7 +86,7 @@ def standard_error(influence: Floats, weight: Floats, cluster: NDArray[Any] | No
 
 
 def quantile(level: float, clusters: int | None = None) -> float:
-    """How many standard errors an interval of a level reaches to either side: Student's where clusters are few.
+    """Half the width of an interval in standard errors; Student's t distribution is used if there are clusters.
 
     >>> round(quantile(0.95), 3), round(quantile(0.95, clusters=8), 3)
     (1.96, 2.365)

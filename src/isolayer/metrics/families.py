@@ -1,9 +1,9 @@
-"""Families of tests: how the error level is shared between them, and which hypotheses are rejected in each.
+"""Families of tests: how the error level is divided between them, and which hypotheses are rejected in each.
 
-One verdict asks several questions: all rows together, each depth of the hierarchy, each context, and the shape of the
-curves as well as their level. Each family gets a share of the level, so that a calibrator that holds is called drifted
-with at most that probability in all. Within a family the procedure of Benjamini and Hochberg (1995) controls the share
-of false discoveries; where nothing has drifted, that is the probability of any.
+One verdict combines several tests: of all rows together, of each depth of the hierarchy and of each context, for the
+number of events and for the slope. Each family gets a share of the level, so that in total a calibrator that holds is
+called drifted with at most that probability. Within a family the procedure of Benjamini and Hochberg (1995) controls
+the share of false discoveries; if nothing has drifted, this is the probability of any false discovery.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from scipy.special import gammaln, pdtr, pdtrc, xlogy
 
 Floats = NDArray[np.float64]
 
-# All rows together need little: their power is large. Contexts need most: there are many, and each has few rows.
+# All rows together need a small share, since their test is powerful. Contexts need most: they are many, with few rows.
 _OVERALL, _BETWEEN, _CONTEXTS = 2.5, 1.0, 15.0
 _SHAPE, _SHAPES = 1.5, 1.0
-_MANY, _LEAST = 25.0, 1e-12  # expected events: with more, possible p-values are dense; with less, there are none
-_COUNTS = 110  # of which the tails are added up; further ones have p-values below 1e-25
-_SPENT = 0.9  # of the level: p-values of few events count half of what was observed, and may exceed theirs a little
+_MANY, _LEAST = 25.0, 1e-12  # expected events: above, p-values are nearly continuous; below, no event occurs
+_COUNTS = 110  # counts of events whose tails are summed; larger ones have p-values below 1e-25
+_SPENT = 0.9  # share of the level that is used; mid-p-values of few events may slightly exceed their level
 
 
 def shares(depths: int) -> tuple[list[float], list[float]]:
@@ -39,11 +39,11 @@ def shares(depths: int) -> tuple[list[float], list[float]]:
 
 
 class Reach:
-    """How many tests of a family reach a p-value, on average, where every hypothesis is true.
+    """The expected number of tests of a family whose p-value is at most a given one, if every hypothesis is true.
 
-    As many as the p-value times their number, were p-values continuous. The number of events is not: a context that
-    expects a tenth of an event has few possible p-values, and below the smallest of them it cannot reach any. Families
-    of such contexts would hardly ever alarm if each counted as a full test (Tarone 1990; Heyse 2011).
+    For continuous p-values this is the p-value times the number of tests. But the number of events is discrete: a
+    context that expects a tenth of an event has few possible p-values, and never one below the smallest of them.
+    Families of such contexts would hardly ever raise an alarm if each counted as a full test (Tarone 1990; Heyse 2011).
 
     Args:
         expected: Events that each test expects, shape ``[tests]``; infinite where p-values are continuous.
@@ -73,7 +73,7 @@ class Reach:
         return np.asarray(self.reached[at] + self.continuous * p_value)
 
     def threshold(self, most: float) -> float:
-        """The largest p-value that at most so many tests reach."""
+        """The largest p-value that at most ``most`` tests reach on average."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
@@ -106,13 +106,13 @@ class Family(NamedTuple):
 
 
 def decide(p_value: Floats, level: float, share: float, expected: Floats | None = None) -> Family:
-    """Benjamini and Hochberg's step-up procedure at ``share`` of the level; NaN is no test.
+    """Benjamini and Hochberg's step-up procedure at ``share`` of the level; NaN means no test.
 
     Args:
-        p_value: Of each test.
+        p_value: P-value of each test.
         level: The error level of the verdict.
-        share: How much of it the family has.
-        expected: Events that each test expects, where p-values are those of counts; by default they are continuous.
+        share: Share of the level that the family has.
+        expected: Expected events of each test, if p-values are those of counts; by default p-values are continuous.
 
     >>> family = decide(np.array([0.001, 0.04, 0.3, np.nan]), level=0.05, share=1.0)
     >>> family.adjusted.round(3).tolist(), round(family.threshold, 4)

@@ -28,16 +28,16 @@ SCHEMA = pa.schema(
         pa.field("in_sample", pa.bool_()),
     ]
 )
-_OLDER = pa.schema(list(SCHEMA)[:-1])  # of histories that did not tell what is in sample but by the verdict
+_OLDER = pa.schema(list(SCHEMA)[:-1])  # of older histories, where only the verdict says what is in sample
 
 
 def append_check(path: str | PathLike[str], row: Mapping[str, Any]) -> pa.Table:
     """Add the figures of a check to a history, in one step; the same day of the same log is replaced.
 
-    A check of rows that had been fitted by then never replaces an earlier check from before they were fitted.
+    A check of rows that were already fitted never replaces an earlier check from before they were fitted.
 
     Args:
-        path: The history; it is begun if it does not exist.
+        path: The history; it is created if it does not exist.
         row: A value for each column of :data:`SCHEMA`.
 
     Returns:
@@ -85,5 +85,5 @@ def read_history(path: str | PathLike[str]) -> pa.Table:
 
 
 def _order(day: str) -> tuple[Decimal, str]:
-    """Numbers in their order, dates and other text in theirs."""
+    """A sort key: numbers by value, dates and other text alphabetically."""
     return (Decimal(day), "") if re.fullmatch(r"-?\d+(\.\d+)?", day) else (Decimal(0), day)

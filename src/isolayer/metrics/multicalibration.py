@@ -14,7 +14,7 @@ from isolayer.metrics.rows import Codes, Floats, codes, prob_rows, summed
 from isolayer.metrics.sums import over
 from isolayer.settings import confidence, count
 
-_TERMS = 12  # of the alternating series: the 12th is below 1e-30 where it is used
+_TERMS = 12  # terms of the alternating series; the 12th is below 1e-30 where it is used
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def observed_over_expected(
 
 
 def widened(label: Any, prob: Any, context: Any, weight: Any, cluster: Any) -> Floats:
-    """By what factor clusters widen the variance of the events of each context, ``[contexts]``, at least 1.
+    """Factor, at least 1, by which clusters increase the variance of the events of each context, ``[contexts]``.
 
     >>> day = [0, 0, 1, 1]
     >>> widened([1, 1, 0, 0], [0.5] * 4, ["tv"] * 4, None, day).tolist()  # all of a day, or none

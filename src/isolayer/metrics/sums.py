@@ -113,7 +113,7 @@ class Sums:
 
     @property
     def background_rate(self) -> float:
-        """Mean label, by which normalised metrics are normalised."""
+        """Mean label, which normalised metrics are relative to."""
         return self.positive / self.weight
 
     @property
@@ -252,7 +252,7 @@ class MeanSums:
     def mean(self) -> float:
         """The weighted mean; an error if nothing was counted."""
         if self.weight <= 0:
-            raise InputError("rows: expected a query or group the metric is defined on, got none; use more rows")
+            raise InputError("rows: expected a query or group that the metric is defined on, got none; use more rows")
         return self.total / self.weight
 
 

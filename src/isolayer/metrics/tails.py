@@ -1,10 +1,11 @@
-r"""Tail probabilities of sums of independent trials, accurate for a handful of events and for millions.
+r"""Tail probabilities of sums of independent trials, accurate for few events and for millions.
 
-Each group has trials in bins: ``count`` trials with logit :math:`z`, and the statistic is :math:`S = \sum a\,y` over
-its events. Tilting by :math:`\theta` moves every logit to :math:`z + a\theta`, so with :math:`A(z) = \log(1 + e^z)` the
-cumulant generating function is :math:`K(\theta) = \sum n\,[A(z + a\theta) - A(z)]`, and the saddle-point formula of
-Lugannani and Rice (1980; for counts with Daniels' second continuity correction) gives the tails. An uncertain
-prediction is a random shift of the same logits, over which the tails are averaged. One tilt solves for all shifts.
+Each group has trials in bins: ``count`` trials with logit :math:`z`. The statistic is :math:`S = \sum a\,y` over its
+trials. Exponential tilting by :math:`\theta` moves every logit to :math:`z + a\theta`, so with
+:math:`A(z) = \log(1 + e^z)` the cumulant generating function is :math:`K(\theta) = \sum n\,[A(z + a\theta) - A(z)]`.
+The saddle-point formula of Lugannani and Rice (1980), for counts with Daniels' second continuity correction, gives the
+tails. An uncertain prediction is a random shift of the same logits; the tails are averaged over it. Shifts and tilts
+move the logits in the same way, so the saddle point is found once for all shifts.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from isolayer.metrics.rows import summed
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-_NODES = 16  # of the quadrature over the shift
-_STEPS = 60  # Newton steps at most; about six are usual
-_HALVINGS = 20  # of the bracket around the end of an interval
+_NODES = 16  # nodes of the quadrature over the shift
+_STEPS = 60  # most Newton steps; about six are usual
+_HALVINGS = 20  # bisections of the bracket around the end of an interval
 _NEAR = 0.02  # distance from the mean, in standard deviations, below which the limit of the formula is used
 
 
@@ -34,10 +35,10 @@ class Trials:
 
     Args:
         logit: Logit of the trials of each bin, shape ``[bins]``.
-        count: How many there are; an effective number where rows are weighted.
+        count: Number of trials of each bin; an effective number if rows are weighted.
         group: Group of each bin, in ``0 .. groups - 1``.
         groups: Number of groups.
-        direction: What an event adds to the statistic, shape ``[bins]``; None for counts of events, where it is 1.
+        direction: What an event adds to the statistic, shape ``[bins]``; None if the statistic counts events.
     """
 
     logit: Floats
@@ -58,7 +59,7 @@ class Trials:
         return Trials(self.logit[inside], self.count[inside], group, int(kept.sum()), direction)
 
     def shifted(self, shift: Floats) -> Floats:
-        """Logits moved by ``shift`` of their group times the direction, shape ``[bins]``."""
+        """Logits plus the ``shift`` of their group times the direction, shape ``[bins]``."""
         moved = shift[self.group] if self.direction is None else shift[self.group] * self.direction
         return np.asarray(self.logit + moved)
 
@@ -78,7 +79,7 @@ class Trials:
 
 
 class Saddle(NamedTuple):
-    """Where the mean of each group is a target, shape ``[groups]`` each: the tilt, and the cumulants there."""
+    """The tilt at which the mean of each group equals a target, and the cumulants there, shape ``[groups]`` each."""
 
     target: Floats
     tilt: Floats
@@ -89,11 +90,11 @@ class Saddle(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """An observed statistic of each group, and how uncertain the predicted logits are.
+    """An observed statistic of each group, and the uncertainty of the predicted logits.
 
     Args:
         trials: The trials under the prediction.
-        observed: The statistic, shape ``[groups]``: the number of events where the trials have no direction.
+        observed: The statistic, shape ``[groups]``: the number of events if the trials have no direction.
         spread: Standard deviation of the shift of the predicted logits, along the direction, shape ``[groups]``.
         freedom: Degrees of freedom of that standard deviation; infinite if it is known.
 
@@ -115,19 +116,19 @@ class Statistic:
 
     @cached_property
     def estimate(self) -> Floats:
-        """The shift under which the statistic is what was expected; infinite at the end of its range."""
+        """The shift at which the expected statistic equals the observed one; infinite at the end of its range."""
         return self._solve(self.observed)
 
     def only(self, kept: NDArray[np.bool_]) -> Statistic:
-        """The same of some groups, renumbered."""
+        """The statistic of some groups, renumbered."""
         return Statistic(self.trials.only(kept), self.observed[kept], self.spread[kept], self.freedom)
 
     def p_value(self, shift: Floats) -> Floats:
         """Two-sided p-value of the hypothesis that the logits are shifted by ``shift``, shape ``[groups]``.
 
-        The smaller tail, twice; but once where the other tail has no outcome as improbable as that. Half of the
-        probability of the observed number is counted (mid-p), so that over many contexts with few events the tests
-        keep their level on average, instead of staying far below it.
+        It is twice the smaller tail, or the smaller tail itself if the other tail has no outcome that is as improbable.
+        Only half of the probability of the observed number is counted (mid-p), so that over many contexts with few
+        events the tests have their level on average, and are not far below it.
         """
         upper, lower, least = self.tails(shift)
         equal = np.maximum(upper + lower - 1, 0.0) if self.counts else np.zeros_like(upper)
@@ -151,7 +152,7 @@ class Statistic:
         return upper, 1 - (beyond if self.counts else upper), least
 
     def interval(self, level: Floats) -> tuple[Floats, Floats]:
-        """Shifts whose p-value is above ``level``, the ends by bisection, shape ``[groups]`` each.
+        """The interval of shifts whose p-value is above ``level``, found by bisection, shape ``[groups]`` each.
 
         An interval excludes 0 exactly if the p-value of no shift is at most the level.
         """
@@ -159,12 +160,12 @@ class Statistic:
         return self._end(level, kept, -1.0), self._end(level, kept, 1.0)
 
     def _end(self, level: Floats, kept: NDArray[np.bool_], side: float) -> Floats:
-        """The end of the interval below the estimate (side -1) or above it (1); ``kept``: whether 0 belongs to it."""
+        """The end of the interval below (side -1) or above (1) the estimate; ``kept`` is whether the interval has 0."""
         half = 0.5 if self.counts else 0.0
         near = self._solve(self.observed + side * half)  # its p-value is about 1
         endless = ~np.isfinite(near)
         near = np.where(endless, 0.0, near)
-        ahead = ~endless & (side * near < 0)  # from the estimate, 0 lies on this side
+        ahead = ~endless & (side * near < 0)  # 0 lies on this side of the estimate
         width = np.sqrt(1 / np.maximum(self.trials.moment(near, 2), 0.05) + self.spread**2)
         far = np.where(ahead & ~kept, 0.0, near + side * (3.0 + 12.0 * width))
         near = np.where(ahead & kept, 0.0, near)
@@ -178,7 +179,7 @@ class Statistic:
 
     @cached_property
     def _nodes(self) -> list[tuple[float, float]]:
-        """Standardised shifts and their weights."""
+        """Standardised shifts and their weights, for the quadrature."""
         if not self.spread.any():
             return [(0.0, 1.0)]
         at, weight = np.polynomial.hermite_e.hermegauss(_NODES)
@@ -187,7 +188,7 @@ class Statistic:
 
     @cached_property
     def _at(self) -> tuple[Saddle, ...]:
-        """Half an event below and above the observed number; with a direction, the observed statistic itself."""
+        """Saddle points half an event below and above the observed count; with a direction, at the statistic itself."""
         halves = (-0.5, 0.5) if self.counts else (0.0,)
         return tuple(self._saddle(self.observed + half) for half in halves)
 
@@ -199,7 +200,7 @@ class Statistic:
         return Saddle(target, tilt, self.trials.cumulant(finite), deviation, skew)
 
     def _solve(self, target: Floats) -> Floats:
-        """The tilt under which the mean is the target, shape ``[groups]``; infinite where none is."""
+        """The tilt at which the mean equals the target, shape ``[groups]``; infinite if there is none."""
         return _tilt_of_counts(self.trials, target) if self.counts else _tilt(self.trials, target)
 
 
@@ -207,9 +208,9 @@ class RatioTest(NamedTuple):
     """A test of the ratios of observed to expected events of some groups.
 
     Args:
-        statistic: Its statistic, of the rows as they were sampled.
-        threshold: The p-value at which it was decided.
-        traffic: The trials of real traffic, in which ratios are expressed.
+        statistic: The statistic of the rows as sampled.
+        threshold: The p-value at or below which a ratio differs from 1.
+        traffic: The trials in terms of real traffic, in which ratios are expressed.
     """
 
     statistic: Statistic
@@ -230,7 +231,7 @@ class RatioTest(NamedTuple):
 
 
 def _above(saddle: Saddle, shift: Floats, cumulant: Floats, none: Floats | None = None) -> Floats:
-    """Probability that the statistic is above a target; ``none`` is that of no event, where events are counted."""
+    """Probability that the statistic is above a target; ``none`` is the probability of no event, for counts."""
     tilt = saddle.tilt
     away = np.where(np.isfinite(tilt), tilt - shift, 1.0)
     depth = np.maximum(away * saddle.target - saddle.cumulant + cumulant, 0.0)
@@ -245,7 +246,7 @@ def _above(saddle: Saddle, shift: Floats, cumulant: Floats, none: Floats | None 
 
 
 def _tilt_of_counts(trials: Trials, target: Floats) -> Floats:
-    """Newton on the log odds of the mean, which is nearly linear in the tilt."""
+    """Newton's method on the log odds of the mean, which are nearly linear in the tilt."""
     most = trials.total(trials.count)
     inside = (target > 0) & (target < most)
     goal = np.where(inside, target, most / 2)
@@ -261,7 +262,7 @@ def _tilt_of_counts(trials: Trials, target: Floats) -> Floats:
 
 
 def _tilt(trials: Trials, target: Floats) -> Floats:
-    """Newton on the mean, by steps of at most one logit; infinite where it does not come near."""
+    """Newton's method on the mean, with steps of at most one logit; infinite if it does not converge."""
     assert trials.direction is not None
     reach = np.zeros(trials.groups)
     np.maximum.at(reach, trials.group, np.abs(trials.direction))

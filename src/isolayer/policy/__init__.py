@@ -1,4 +1,4 @@
-"""Off-policy evaluation: what another policy would have earned, estimated from the log of the current one.
+"""Off-policy evaluation: the reward that another policy would have earned, estimated from the log of the current one.
 
     estimators   values with intervals, from columns of logged rows   Estimate, ipw, snipw, dm, dr, switch_dr, dros
     rankings     propensities and values of ranked slates             placement_prob, exposure, position_based, ...

@@ -23,7 +23,7 @@ from isolayer.settings import seed as checked_seed
 
 Column = NDArray[np.float64]
 _NOT_LOGITS = "pass probabilities, not logits"
-CHUNK = 2**22  # numbers that a temporary array may hold
+CHUNK = 2**22  # most numbers of a temporary array
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def importance_weight(target_prob: ArrayLike, logging_prob: ArrayLike, *, clip: 
     clip = number("clip", clip, 0, ends="(]", advice="leave it out to clip nothing")
     target, logging = columns(target_prob=target_prob, logging_prob=logging_prob)
     require("target_prob", target, (target >= 0) & (target <= 1), "probabilities in [0, 1]", _NOT_LOGITS)
-    require("logging_prob", logging, logging > 0, "probabilities in (0, 1]", "drop rows the logger could not make")
+    require("logging_prob", logging, logging > 0, "probabilities in (0, 1]", "drop rows the logger cannot produce")
     require("logging_prob", logging, logging <= 1, "probabilities in (0, 1]", _NOT_LOGITS)
     return np.minimum(target / logging, clip)
 
@@ -136,13 +136,13 @@ def snipw(reward: ArrayLike, weight: ArrayLike) -> Estimate:
     r, w = columns(reward=reward, weight=weight)
     if not w.any():
         raise InputError(
-            "weight: expected a positive number, got zeros only; the target policy never does what was logged"
+            "weight: expected a positive number, got zeros only; the target policy never takes the logged actions"
         )
     return Estimate(w * r, w)
 
 
 def dm(target_hat: ArrayLike) -> Estimate:
-    """Direct method, ``mean(target_hat)``: biased as the model is, with no variance from the policies.
+    """Direct method, ``mean(target_hat)``: as biased as the model, with no variance from the weights.
 
     >>> dm([0.25, 0.75]).value
     0.5

@@ -1,4 +1,4 @@
-r"""Ranked slates: how likely a policy places an item at a position, and what its clicks are worth under another policy.
+r"""Ranked slates: the probability that a policy places an item at a position, and clicks under another policy.
 
 Propensities come from the log itself, or from the utilities of a Plackett-Luce policy and learned bias curves by the
 functions below. Axes are always ``[slates, items, positions]``.
@@ -20,7 +20,7 @@ from isolayer.settings import count, instance, number
 
 _LOG_TIME_STEP = 0.3  # step of the quadrature over arrival times; its error is about exp(-pi^2 / step) = 5e-15
 _EARLIEST, _LATEST = 1e-13, 35.0  # integration bounds: share of the first mean arrival, and multiple of the last
-_MOST_SPREAD = 700.0  # of utilities in one slate: beyond, the rate of the least likely item is zero in float64
+_MOST_SPREAD = 700.0  # largest spread of utilities in a slate; beyond it the smallest rate is zero in float64
 
 
 def softmax_propensity(utility_logit: ArrayLike, *, temperature: float = 1.0) -> Column:
@@ -40,7 +40,7 @@ def ranking_propensity(utility_logit: ArrayLike, ranking: ArrayLike, *, temperat
     Args:
         utility_logit: Latent utility of every candidate, shape ``[slates, items]``.
         ranking: Indices of the items shown, top first, shape ``[slates, positions]``.
-        temperature: Divides the utilities; towards 0 the policy sorts.
+        temperature: Divides the utilities; as it approaches 0, the policy sorts by utility.
 
     >>> ranking_propensity([[0.0, 0.0, 0.0]], [[2, 0]]).round(4).tolist()
     [0.1667]
@@ -135,7 +135,7 @@ def exposure(placement: ArrayLike, examination: ArrayLike) -> Column:
 
 
 def curve_examination(curves: Curves, relevance_logit: ArrayLike, context: Any, reference: Any) -> Column:
-    """Examination of each row, read off position-bias curves: its observed over its reference probability.
+    """Examination of each row from position-bias curves: its observed probability divided by its reference probability.
 
     Under trust bias it depends on relevance, which no single number per position can express.
 
@@ -156,7 +156,7 @@ def curve_examination(curves: Curves, relevance_logit: ArrayLike, context: Any, 
 def item_position(click: ArrayLike, target_placement: ArrayLike, logging_placement: ArrayLike) -> Estimate:
     """Clicks per slate, each shown item weighted by its ratio of placement probabilities.
 
-    It is unbiased whatever the effect of position, and as noisy as those ratios.
+    It is unbiased for any effect of position, and as noisy as these ratios.
 
     Args:
         click: Clicks, shape ``[slates, positions]``.
@@ -173,8 +173,8 @@ def item_position(click: ArrayLike, target_placement: ArrayLike, logging_placeme
 def position_based(click: ArrayLike, target_exposure: ArrayLike, logging_exposure: ArrayLike) -> Estimate:
     """Clicks per slate under the position-based model: each shown item weighted by its ratio of expected exposures.
 
-    An item's clicks at one position stand for its clicks at the others, so weights are far smaller than those of
-    `item_position`. With exposures from examination that depends on the item, the same holds under trust bias.
+    An item's clicks at one position represent its clicks at the others, so weights are much smaller than those of
+    `item_position`. Under trust bias, use exposures from an examination that depends on the item.
 
     Args:
         click: Clicks, shape ``[slates, positions]``.

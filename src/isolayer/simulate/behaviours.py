@@ -30,7 +30,7 @@ GAIN = ((2.0 ** np.arange(GRADES) - 1) / (2.0 ** (GRADES - 1) - 1)).astype(np.fl
 
 
 class Shown(NamedTuple):
-    """What a behaviour gets to know about the shown items, ``[sessions, positions]``."""
+    """What a behaviour can use about the shown items, ``[sessions, positions]``."""
 
     grade: Grades  # [sessions, positions]
     curve: Single  # [sessions, positions], each session's row of ``curve``
@@ -182,7 +182,7 @@ class DynamicBayesian:
 
 @dataclass(frozen=True)
 class DependentClick:
-    r"""Cascade, DCM: users always read on after no click, and with probability :math:`\beta (k+1)^{-\eta}` after one.
+    r"""Cascade, DCM: users continue with probability :math:`\beta (k+1)^{-\eta}` after a click, and always without one.
 
     Attraction :math:`a = \epsilon + (1 - \epsilon) \gamma`: :math:`e_{k+1} = e_k (1 - a_k + a_k \beta (k+1)^{-\eta})`,
     :math:`P(click) = e_k a_k`.
@@ -216,7 +216,7 @@ class Distortion:
 
     Args:
         eta: Strength of the fall with position, one for all devices or one per device.
-        seed: Seed of the distortions, apart from that of the log.
+        seed: Seed of the distortions, separate from that of the log.
     """
 
     eta: float | tuple[float, ...] = 0.6
@@ -257,7 +257,7 @@ class Distortion:
 
 
 def engage(shown: Shown, examination: Single, seen: Flags, attraction: Single) -> Outcome:
-    """Clicks and the other tasks, from which items were seen and the probability of each task given that."""
+    """Clicks and the other tasks, given which items were seen and the probability of each task for a seen item."""
     prob = {"click": examination * attraction}
     label = {"click": seen & (shown.draw["click"] < attraction)}
     for task, relevance in shown.relevance.items():
@@ -270,7 +270,7 @@ def engage(shown: Shown, examination: Single, seen: Flags, attraction: Single) -
 
 
 def cascade(shown: Shown, attraction: Single, after_click: Single, after_none: Single) -> Outcome:
-    """Users read on with probability ``after_click`` or ``after_none``; true probabilities are marginal over that."""
+    """Users continue with probability ``after_click`` or ``after_none``; true probabilities are marginal over this."""
     examination, seen = np.ones_like(attraction), np.ones(attraction.shape, dtype=np.bool_)
     click = shown.draw["click"] < attraction
     go_on = attraction * after_click + (1 - attraction) * after_none

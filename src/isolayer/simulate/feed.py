@@ -34,7 +34,7 @@ Columns = dict[str, NDArray[Any]]
 Policy = Callable[[Single], Any]  # features [n, features] to scores [n], higher shown first
 
 DEVICES = (0.6, 0.3, 0.1)  # share of phone, desktop, tablet
-GRADE_SHARES = (0.50, 0.25, 0.15, 0.07, 0.03)  # of grades 0 .. 4 if latent relevance were exactly normal; within .02
+GRADE_SHARES = (0.50, 0.25, 0.15, 0.07, 0.03)  # of grades 0 .. 4 for normal latent relevance; within .02
 PLATFORM_LOGIT = (0.0, 0.3, -0.3)  # ios, android, web: added to the logit of every task except click
 _CHUNK = 8192  # sessions drawn at once: large enough to vectorise, small enough for the cache
 _CUTS = [NormalDist().inv_cdf(share) for share in np.cumsum(GRADE_SHARES)[:-1]]
@@ -42,7 +42,7 @@ _CUTS = [NormalDist().inv_cdf(share) for share in np.cumsum(GRADE_SHARES)[:-1]]
 
 @dataclass(frozen=True)
 class Task:
-    r"""A task other than click. Its relevance is a sigmoid of latent relevance z and of a function of its own.
+    r"""A task other than click. Its relevance is a sigmoid of latent relevance z and of the task's own function.
 
     :math:`r_t = \sigma(\mathrm{logit}(rate) + slope\,(\sqrt{1 - own^2}\, z + own\, f_t(item)) + platform)`.
 
@@ -284,7 +284,7 @@ class Feed:
         first = rng.integers(0, people.items, count)
         stride = rng.integers(
             1, (people.items - 1) // self.positions + 1, count
-        )  # so few strides never wrap around to the first item
+        )  # this few strides never wrap around to the first item
         item = ((first[:, None] + stride[:, None] * np.arange(self.positions)) % people.items).astype(np.int32)
         visible = self._visible(user, item, day)
         hidden = rng.standard_normal((count, self.positions), dtype=np.float32)

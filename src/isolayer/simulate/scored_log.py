@@ -1,4 +1,4 @@
-"""A log of scores as a product team has it: right over all rows and wrong on every surface."""
+"""A log of scores that are calibrated over all rows but wrong on every surface, as in a real product."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 r"""Behaviours that differ between sessions: examination that depends on the query too, and mixtures of users.
 
-Both are functions of the session's number, not of further random draws, so that logs of the other behaviours stay as
-they are, and so that the same session behaves alike under every policy.
+Both are functions of the session's number, not of further random draws. So logs of the other behaviours do not change,
+and the same session behaves in the same way under every policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STIR = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplying by it permutes 64-b
 
 
 def session_share(session: NDArray[np.int32], stream: int) -> NDArray[np.float64]:
-    """A number in [0, 1) for each session, about uniform, the same whenever it is asked; streams are independent.
+    """A nearly uniform number in [0, 1) for each session, always the same; streams are independent.
 
     >>> share = session_share(np.arange(100_000, dtype=np.int32), 1)
     >>> round(float(share.mean()), 2), round(float(np.corrcoef(share[1:], share[:-1])[0, 1]), 1)
@@ -56,8 +56,8 @@ def query_length(session: NDArray[np.int32]) -> NDArray[np.int32]:
 class Contextual:
     r"""Contextual position bias: how far users look depends on the device and on the length of the query.
 
-    :math:`P(click) = e_k^{\,\eta_{device}\, q_{length}}\,(\epsilon + (1 - \epsilon)\gamma)`: whoever types a long
-    query reads further.
+    :math:`P(click) = e_k^{\,\eta_{device}\, q_{length}}\,(\epsilon + (1 - \epsilon)\gamma)`: users who type a long
+    query read further.
 
     Args:
         eta: Strength of each device, or one for all.

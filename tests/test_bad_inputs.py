@@ -421,7 +421,7 @@ FRAME = Param(
     },
 )
 OTHER_LABELS = "y: expected integers, booleans or strings, got %s; convert the labels"
-NO_CLASSES = r"~y: expected labels of two classes, got others \(Unknown label type: unknown.*\); convert them"
+NO_CLASSES = r"~y: expected labels of two classes, got something else \(Unknown label type: unknown.*\); convert them"
 Y = (
     numbers(LABEL)
     .without("booleans", "text", "bytes", "a frame", "a gradient")
@@ -683,7 +683,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "contexts": CONTEXTS,
             "fields": FIELD_NAMES,
             "interactions": INTERACTIONS,
-            "audit_only": setting("distinct names", "name columns that correct nothing"),
+            "audit_only": setting("distinct names", "name columns that do not correct the score"),
             "without": setting("names of fields or tuples of them", 'try ["user", ("hour", "device")]').but(
                 alone=([("hour",)], "~without: expected two or three different names of fields in each, got .*"),
             ),
@@ -901,7 +901,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
                 tensor=(torch.zeros(N), "rows: expected integers, got torch.float32; call .long()"),
                 beyond=(
                     torch.full((N,), 9),
-                    "rows: expected integers from 0 to 0, got others; number the curves from 0",
+                    "rows: expected integers from 0 to 0, got something else; number the curves from 0",
                 ),
                 shape=(
                     torch.zeros(3, dtype=torch.int64),
@@ -1131,7 +1131,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "logging_prob": numbers(PROB).but(
                 zero=(
                     [0.0] * N,
-                    "logging_prob: expected probabilities in (0, 1], got 0; drop rows the logger could not make",
+                    "logging_prob: expected probabilities in (0, 1], got 0; drop rows the logger cannot produce",
                 )
             ),
             "clip": number("a positive number", "leave it out to clip nothing", "inf", "fraction"),
@@ -1405,7 +1405,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "features": BOOSTED_MATRIX.but(
                 constant=(
                     np.ones((MANY, 3)),
-                    "features: expected one that varies, got constants only; check the columns",
+                    "features: expected at least one that varies, got constants only; check the columns",
                 )
             ),
             "label": labels(np.tile(LABEL, 100), MANY).but(
@@ -1525,7 +1525,10 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             one.loss,
             {
                 "outputs": setting("an Outputs", "pass what forward returned", valid=one(FEATURES, LISTS)).but(
-                    others=(Outputs.of({}, None), "outputs: expected those of this model, got others; " + FORWARD)
+                    others=(
+                        Outputs.of({}, None),
+                        "outputs: expected those of this model, got something else; " + FORWARD,
+                    )
                 ),
                 **TRAINING,
             },
@@ -1817,7 +1820,7 @@ def test_every_mistake_is_answered_in_words(entry, name):
 
 # The table is complete.
 
-ROOMS = ("isolayer", "isolayer.debias", "isolayer.metrics", "isolayer.policy", "isolayer.simulate")
+PACKAGES = ("isolayer", "isolayer.debias", "isolayer.metrics", "isolayer.policy", "isolayer.simulate")
 
 # What the package makes and users only read; its methods are in the table.
 RECORDS = {
@@ -1881,7 +1884,7 @@ NOT_OURS = {
 }
 
 
-# Documented, but in a module of their own that no room lists, since they need further packages or little of this one.
+# Documented, but in modules that no package lists, since they need further dependencies or little of this library.
 BESIDE = {
     "Scorer": (Scorer, Scorer.__call__),
     "WatchedScorer": (WatchedScorer,),
@@ -1898,10 +1901,10 @@ def public() -> Iterator[tuple[str, set[str]]]:
     for entry, calls in BESIDE.items():
         yield entry, {name for call in calls for name in inspect.signature(call).parameters} - {"self", "options"}
     seen = set()
-    for room in ROOMS:
-        module = importlib.import_module(room)
+    for package in PACKAGES:
+        module = importlib.import_module(package)
         for name in module.__all__:
-            value, entry = getattr(module, name), f"{room}.{name}".removeprefix("isolayer.")
+            value, entry = getattr(module, name), f"{package}.{name}".removeprefix("isolayer.")
             if id(value) in seen or not callable(value) or (inspect.isclass(value) and issubclass(value, Exception)):
                 continue
             seen.add(id(value))
@@ -1935,5 +1938,5 @@ def test_the_table_has_no_entry_that_is_gone():
     assert not sorted(f"{entry}: {name}" for entry, name in rows if name not in found.get(entry, set()))
     assert not sorted(INNER - set(found))
     for entry in RECORDS:
-        room, _, name = entry.rpartition(".")
-        assert hasattr(importlib.import_module(f"isolayer.{room}".rstrip(".")), name), f"{entry} is gone"
+        package, _, name = entry.rpartition(".")
+        assert hasattr(importlib.import_module(f"isolayer.{package}".rstrip(".")), name), f"{entry} is gone"

@@ -702,7 +702,7 @@ def test_what_cannot_use_fields_says_so(fitted):
     for use in (lambda: check(curves, sums), lambda: curves.compare(curves)):
         with pytest.raises(InputError, match="expected rows with the fields"):
             use()
-    with pytest.raises(InputError, match="fields: expected none, since sums do not have them"):
+    with pytest.raises(InputError, match="fields: expected none, since a histogram has no fields"):
         IsotonicCalibrator(fields="all").fit_histogram(sums)
 
 

@@ -231,7 +231,9 @@ def test_only_what_weighs_the_same_is_subtracted():
     day = Histogram.from_arrays([0.1, 0.2], [1, 0])
     both = day.merge(Histogram.from_arrays([0.1], [0]))
     assert_same(both.scaled(0.5).subtract(day.scaled(0.5)), both.subtract(day).scaled(0.5))
-    message = "subtract: expected rows with the weights and labels they have in this histogram, got others; subtract"
+    message = (
+        "subtract: expected rows with the weights and labels they have in this histogram, got something else; subtract"
+    )
     for whole, part_of_it in (
         (both.scaled(0.5), day.scaled(1.5)),
         (both, day.scaled(0.5)),

@@ -288,7 +288,7 @@ def test_a_fit_of_a_table_holds_to_the_settings():
     with pytest.raises(InputError, match="expected both classes among the rows"):
         IsotonicCalibrator().fit_table(one)
     for empty in (table.slice(0, 0), {"score": [], "label": []}, table.to_pandas().iloc[:0]):
-        with pytest.raises(InputError, match="table: expected a row that weighs something, got no rows"):
+        with pytest.raises(InputError, match="table: expected a row with a positive weight, got none"):
             IsotonicCalibrator().fit_table(empty)
 
 

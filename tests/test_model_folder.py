@@ -272,7 +272,7 @@ def test_weights_of_another_model_are_refused(folder):
     with pytest.raises(InputError, match=r"model: expected the tasks \['click'\], got \['like'\]; build it as it was"):
         load_weights(model(tasks=("like",)), folder)
     with pytest.raises(
-        InputError, match=r"weights: expected those of the same model in .*, got others; build the model"
+        InputError, match=r"weights: expected those of the same model in .*, got something else; build the model"
     ):
         load_weights(model(contexts={"position": 5}), folder)
     with pytest.raises(InputError, match=r"manifest: expected a manifest at '.*nowhere/manifest.json', got no file"):

@@ -33,7 +33,7 @@ def test_rooms_import_downwards_only():
 
 
 def test_the_architecture_page_draws_the_tree_as_it_is():
-    """Its listing names every room and module of the package, no other, in the order of the layers."""
+    """Its listing names every package and module of the package, no other, in the order of the layers."""
     root = SOURCE.parents[1]
     drawn = (root / "docs" / "architecture.md").read_text().partition("```text\n")[2].partition("```")[0]
     names = [line.split()[0] for line in drawn.splitlines() if line.startswith("  ")]

@@ -155,7 +155,7 @@ def test_a_file_that_is_not_whole_or_of_another_model_is_refused(tmp_path):
         f"model: expected the architecture that {str(path)!r} was saved with, got another; "
         "build it with the same arguments"
     )
-    message = f"file: expected a whole file that CalibratedModel.save wrote, got {str(path)!r}; save it again"
+    message = f"file: expected a complete file that CalibratedModel.save wrote, got {str(path)!r}; save it again"
     rng = np.random.default_rng(0)
     for place in [0, 8, 20, *rng.integers(0, len(content), 40)]:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << int(rng.integers(8))]) + content[place + 1 :])

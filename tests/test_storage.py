@@ -156,7 +156,7 @@ def test_a_name_of_any_length_that_the_disk_allows(tmp_path):
 def test_what_may_not_be_written_is_refused(tmp_path, monkeypatch):
     write(tmp_path / "a", "x")
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "a")  # root may write anything
-    with pytest.raises(InputError, match=r"path: expected a file that may be written, got .*; check modes"):
+    with pytest.raises(InputError, match=r"path: expected a writable file, got .*; check its permissions"):
         writable(tmp_path / "a")
     assert writable(tmp_path / "b") == tmp_path / "b"
 

@@ -1,6 +1,6 @@
-"""Calibration and debiasing for ranking systems: one monotone layer, one exact solver, one artefact.
+"""Calibration and debiasing for ranking systems: one monotone layer, one exact solver, one file of curves.
 
-Names are imported when first used, so that ``import isolayer`` is quick and asks for no extra.
+Names are imported when first used, so that ``import isolayer`` is quick and needs no extra.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -196,7 +196,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         """
         self._check_settings()
         if len(self.fields):
-            raise InputError(f"fields: expected none, since sums do not have them, got {self.fields!r}; use fit")
+            raise InputError(f"fields: expected none, since a histogram has no fields, got {self.fields!r}; use fit")
         instance("histogram", histogram, Histogram, advice="make it with Histogram.from_arrays or from_table")
         expected = (tuple(self.contexts), histogram.grid if isinstance(self.grid, str) else self.grid)
         if (histogram.contexts, histogram.grid) != expected:
@@ -207,7 +207,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         kind = histogram.source.get("weight_kind", self.weight_kind)
         if kind != self.weight_kind:
             kinds = f"expected that of the calibrator, {self.weight_kind!r}, got a histogram of {kind!r} weights"
-            raise InputError(f"weight_kind: {kinds}; give both the same")
+            raise InputError(f"weight_kind: {kinds}; use the same for both")
         two_labels(classes)
         return self._fit_sums(replace(histogram, source={**histogram.source, "weight_kind": kind}), classes)
 
@@ -258,7 +258,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         with Scans() as scans:
             histogram, self.dropped_rows_ = histogram_of(table, spec, on_bad_rows=on_bad_rows)
             if histogram.rows == 0:
-                raise InputError("table: expected a row that weighs something, got no rows; check what made it")
+                raise InputError("table: expected a row with a positive weight, got none; check how it was made")
             refuse_one_class(histogram)
             self._fit_sums(histogram).score_name_ = score
             if len(self.fields):
@@ -352,12 +352,12 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
-        tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, False  # of two dimensions, one column at most
+        tags.input_tags.one_d_array, tags.input_tags.two_d_array = True, False  # apart from [n, 1]
         return tags
 
     @property
     def _curves_on_logits(self) -> Curves:
-        """The curves, asked about the logits that rows were read into."""
+        """The curves as functions of logits, into which the scores of all rows are converted."""
         curves: Curves = self.curves_
         return curves if curves.scale == "logit" else curves.on_logits
 
@@ -377,7 +377,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
             warn_of_probs(self.histogram_, stacklevel=3)
         refuse_beyond_grid(self.histogram_)
         warn_of_reversal(curves, stacklevel=3)
-        if isinstance(self.shrinkage, str):  # numbers may hold curves wherever they were asked to
+        if isinstance(self.shrinkage, str):  # with fixed numbers, the user decides how far curves follow the data
             refuse_worse_than_constant(curves, self.histogram_)
         self.curves_ = self._remembering(curves)
         return self
@@ -392,7 +392,7 @@ class IsotonicCalibrator(CalibratorForm, RowReader, TransformerMixin, Classifier
         return self
 
     def _update_fields(self, before: Curves, rows: Rows, labels: Floats, weight: Floats | None, kept: float) -> Self:
-        """Add new rows to the terms of the curves before."""
+        """Update the terms of the earlier curves with new rows."""
         if before.terms is not None:
             given = self._labelled(rows, labels, weight)
             self.curves_ = with_updated_fields(self.curves_, given, before.terms, kept=kept)

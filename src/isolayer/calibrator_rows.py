@@ -1,4 +1,4 @@
-"""RowReader: the settings of a calibrator, checked, and how they read frames, weights and ages into rows and sums."""
+"""RowReader: checks the settings of a calibrator, and reads frames, weights and ages into rows and sums."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RowReader:
     _latest: float | None
 
     def _check_settings(self) -> None:
-        """Raise unless every setting is one."""
+        """Raise unless every setting is valid."""
         context_names(self.contexts)
         field_names(self.fields, None, ())
         self._check_terms()
@@ -71,7 +71,7 @@ class RowReader:
         check_half_life(self.half_life)
 
     def _check_terms(self) -> None:
-        """Settings that say which terms of fields there are."""
+        """Raise unless the settings about the terms of fields are valid."""
         check_interactions(self.interactions)
         check_without(self.without)
         if self.structure is None:
@@ -85,13 +85,13 @@ class RowReader:
             raise InputError(f"interactions: {asked}; leave out one")
 
     def _term_settings(self) -> dict[str, Any]:
-        """Which terms to fit, as :func:`isolayer.curves.fielded.with_fields` is told."""
+        """Which terms to fit, as arguments of :func:`isolayer.curves.fielded.with_fields`."""
         if self.structure is not None:
             return {"structure": self._structure_terms()}
         return {"interactions": self.interactions, "without": tuple(self.without)}
 
     def _structure_terms(self) -> Terms:
-        """The terms of the structure but those that are left out."""
+        """The terms of the structure, without those that are left out."""
         found = self.structure.terms if isinstance(self.structure, Curves) else self.structure
         if found is None or not found.terms:
             raise InputError(
@@ -106,7 +106,7 @@ class RowReader:
         return LabelledRows(rows.score, labels, {**rows.context, **rows.other}, weight, self._rate(rows))
 
     def _choose_fields(self, X: Any, score: str | None) -> str | None:
-        """Settle which columns are fields; the score column, which has to be known if all others are."""
+        """Decide which columns are fields. Returns the score column, which must be known if all others are fields."""
         names = column_names(X)
         if score is not None:
             text("score", score, advice="name the score column")
@@ -117,24 +117,24 @@ class RowReader:
         return score
 
     def _settle_fields(self, found: tuple[str, ...]) -> None:
-        """The fields of a fit: those found but for those that are only audited, or those of the structure."""
+        """Set the fields of a fit: those found, without those that are only audited, or those of the structure."""
         self.fields_ = self._correcting(found)
         if self.structure is not None:
             self.fields_ = self._structured_fields(self._structure_terms())
 
     def _forget_left_out(self) -> None:
-        """After a fit, fields that were left out are not needed any more."""
+        """After a fit, drop fields that were left out, since predictions do not need them."""
         self.fields_ = tuple(name for name in self.fields_ if name not in self.without)
 
     def _check_audit_only(self) -> None:
-        """Columns that may only be audited are named, and used for nothing else."""
-        only = checked_names("audit_only", self.audit_only, advice="name columns that correct nothing")
+        """Raise unless the columns of ``audit_only`` are names that are used for nothing else."""
+        only = checked_names("audit_only", self.audit_only, advice="name columns that do not correct the score")
         named = [] if isinstance(self.fields, str) else list(self.fields)
         for name in only:
             if name in (*self.contexts, *named):
                 raise InputError(
-                    f"audit_only: expected columns that correct nothing, got {name!r}, which is a field or a context "
-                    "too; leave it out of one"
+                    f"audit_only: expected columns that do not correct the score, got {name!r}, which is also a field "
+                    "or a context; leave it out of one"
                 )
 
     def _correcting(self, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class RowReader:
         return tuple(name for name in fields if name not in self.audit_only)
 
     def _remembering(self, curves: Curves) -> Curves:
-        """Curves that know which columns may only be audited."""
+        """The curves with the names of the columns that may only be audited."""
         only = list(self.audit_only)
         return replace(curves, settings={**curves.settings, "audit_only": only}) if only else curves
 
@@ -157,7 +157,7 @@ class RowReader:
         return own
 
     def _rows_to_fit(self, X: Any, score: str | None, *, first: bool) -> Rows:
-        """Read X for a fit; the first one says which columns there are."""
+        """Read X for a fit; the first fit decides which columns there are."""
         names, other = column_names(X), self._other_columns()
         if not first and score is None and names is not None:
             score = self.score_name_
@@ -167,7 +167,7 @@ class RowReader:
         return rows
 
     def _rows(self, X: Any) -> Rows:
-        """Read X for a prediction; of a frame, the columns that were fitted."""
+        """Read X for a prediction; from a frame, the columns that were fitted."""
         names = column_names(X)
         if names is None:
             return self._read(X, None, self.fields_)
@@ -196,7 +196,7 @@ class RowReader:
     def _weights(
         self, rows: Rows, sample_weight: ArrayLike | None, *, latest: float | None
     ) -> tuple[Floats | None, float | None]:
-        """Weights of new rows, aged, and the latest time seen so far."""
+        """Weights of new rows, reduced by their age, and the latest time seen so far."""
         weight = None
         if sample_weight is not None:
             weight = weights("sample_weight", sample_weight, len(rows.score))
@@ -207,7 +207,7 @@ class RowReader:
         return weight, latest
 
     def _aged(self, rows: Rows, before: float | None) -> Histogram:
-        """What was seen before, as old as the new rows make it."""
+        """The sums of earlier rows, reduced by their age relative to the new rows."""
         if self.half_life is None:
             return self.histogram_
         share = kept_share(self.half_life, rows.other, len(rows.score), before, self._latest)
@@ -230,7 +230,7 @@ class RowReader:
         return checked_rates(rows.other[rate] if isinstance(rate, str) else rate, len(rows.score))
 
     def _warn_of_weights(self, weight: Floats) -> None:
-        """Warn when weights that should be counts cannot be."""
+        """Warn about frequency weights that cannot be counts."""
         used = weight[weight >= LEAST_WEIGHT]
         why = doubtful_counts(float(used.sum()), len(used)) if self.weight_kind == "frequency" else None
         if why is not None:

@@ -5,8 +5,8 @@
     ImportError
       MissingExtra    an optional dependency is absent; the text is the pip command that adds it
 
-    need(module)      imports a module, and turns whatever optional package is missing, however deep, into MissingExtra
-    offered(name)     what a lower room offers of a higher one, such as ``Curves.to_layer``: the one list of these
+    need(module)      imports a module; if an optional package is missing, directly or indirectly, raises MissingExtra
+    offered(name)     imports a function of a higher package that a lower one offers as a method (``Curves.to_layer``)
 
 Nothing else belongs here.
 """
@@ -36,7 +36,7 @@ EXTRA_OF = {
     "mlflow": "integrations",
 }
 
-# What methods of lower rooms offer of higher ones, and where it is. Nothing else may reach upwards.
+# Functions of higher packages that lower packages offer as methods. Nothing else may import from a higher package.
 _OFFERED = {
     "apply_table": "isolayer.tables.apply",
     "bin_sums_of": "isolayer.tables.metrics_query",
@@ -93,7 +93,7 @@ def need(module: str) -> Any:
 
 
 def offered(name: str) -> Any:
-    """A function of a higher room that a method of a lower one offers; its room is imported at the first call.
+    """A function of a higher package that a lower package offers as a method; it is imported at the first call.
 
     >>> offered("to_layer").__module__
     'isolayer.nn.convert'
@@ -102,7 +102,7 @@ def offered(name: str) -> Any:
 
 
 def install(extra: str) -> str:
-    """How an extra is installed, as long as there is no release on PyPI.
+    """The command that installs an extra, as long as there is no release on PyPI.
 
     >>> install("onnx")
     "in a clone of isolayer, pip install '.[onnx]'"

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from isolayer.errors import InputError
 from isolayer.settings import instance, number, shown
 
-MOST_BUCKETS = 1 << 16  # a curve with more cannot be served: SQL, ONNX and a page of curves all carry every knot
-PASSES = 4  # how often outliers are looked for
-LARGEST = 1e150  # score whose square is still a number; larger ones count as this
-OUTLIERS = 6.0  # standard deviations from the mean beyond which a score does not count when a grid is placed
+MOST_BUCKETS = 1 << 16  # SQL, ONNX and the report contain every knot, so curves with more could not be served
+PASSES = 4  # how often outliers are searched for
+LARGEST = 1e150  # largest score whose square is finite; larger scores count as this one
+OUTLIERS = 6.0  # scores more standard deviations from the mean are ignored when a grid is placed
 _KNOTS_PER_DEVIATION = 8
 _NARROWEST = 1e-9  # standard deviation, relative to the mean, below which scores count as equal
 _WHOLE = 1e-6  # how far (upper - lower) / step may be from a whole number, in steps
 
 
 class Spread(NamedTuple):
-    """How scores are spread, outliers aside: enough to place a grid.
+    """The distribution of scores without outliers, as far as it is needed to place a grid.
 
     Args:
         mean: Their mean.
@@ -41,7 +41,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, score: NDArray[np.float64], weight: NDArray[np.float64] | None = None) -> Spread:
-        """The spread of scores ``[n]`` with weights; scores farther than ``OUTLIERS`` deviations out do not count.
+        """The spread of weighted scores ``[n]``; scores more than ``OUTLIERS`` deviations from the mean are ignored.
 
         >>> Spread.of(np.array([1.0, 3.0] * 50 + [-999.0]))
         Spread(mean=2.0, deviation=1.0, least=1.0, most=3.0)
@@ -68,20 +68,20 @@ class Spread(NamedTuple):
 
     @property
     def has_outliers(self) -> bool:
-        """Whether some scores are farther out than ``OUTLIERS`` standard deviations."""
+        """Whether some scores are more than ``OUTLIERS`` standard deviations from the mean."""
         return max(self.most - self.mean, self.mean - self.least) > OUTLIERS * self.deviation > 0
 
 
 @dataclass(frozen=True)
 class Grid:
-    r"""Evenly spaced knots on ``[lower, upper]``, and one more a step below.
+    r"""Evenly spaced knots on ``[lower, upper]``, and one more knot a step below.
 
     There are :math:`N = (U - L)/\Delta + 1` buckets (eq. 2). Bucket 0 lies below ``lower``, where no clipped input
     falls: it is always full and acts as a second bias. So there are ``buckets + 1`` knots, from ``lower - step``.
 
     Args:
-        lower: Smallest input told apart; smaller ones are clipped (or extended) by whoever uses the grid.
-        upper: Largest input told apart.
+        lower: Smallest input on the grid; code that uses the grid clips smaller inputs or extends the curve to them.
+        upper: Largest input on the grid.
         step: Width of a bucket; ``upper - lower`` must be a whole number of steps.
 
     >>> grid = Grid(lower=0, upper=2, step=1)
@@ -195,7 +195,7 @@ class Grid:
         if isinstance(x, np.ndarray):
             fraction, bucket = np.modf(place)
             return np.nan_to_num(bucket, copy=False, nan=1.0).astype(np.int32), fraction
-        return place.int().clamp_(1, self.buckets - 1), place.frac_()  # this clamp is for NaN, which has no integer
+        return place.int().clamp_(1, self.buckets - 1), place.frac_()  # the clamp is for NaN
 
 
 def _round(value: float) -> float:

@@ -1,7 +1,7 @@
-"""Curves as a flavour of MLflow: logged, loaded and scored like any other model, as one Parquet file inside it.
+"""Curves as a flavour of MLflow: logged, loaded and scored like any other model, and stored as one Parquet file.
 
-Any tool that serves MLflow's Python functions serves them: a frame with the score and context columns goes in, its
-calibrated probabilities come out. Nothing is pickled.
+Any tool that serves MLflow's Python functions can serve them: the input is a frame with the score and context columns,
+the output its calibrated probabilities. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from isolayer.settings import instance, text
 from isolayer.settings import path as checked_path
 
 _FILE = "curves.parquet"
-_KINDS = {"U": "string", "O": "string", "i": "long", "b": "boolean"}  # of context columns, as MLflow calls them
+_KINDS = {"U": "string", "O": "string", "i": "long", "b": "boolean"}  # MLflow's names for the types of context columns
 
 
 class Predictor:
-    """What MLflow calls: frames in, probabilities out.
+    """The object that MLflow calls: from frames to probabilities.
 
     Args:
         curves: The calibrator.
@@ -50,7 +50,7 @@ class Predictor:
         return self.curves.predict_proba(model_input[names[0]], {name: model_input[name] for name in names[1:]} or None)
 
     def get_raw_model(self) -> Curves:
-        """The calibrator itself, by the name that MLflow asks for."""
+        """The calibrator itself; MLflow requires this name."""
         return self.curves
 
 
@@ -76,7 +76,7 @@ def log_model(curves: Curves, name: str = "calibrator", **options: Any) -> Any:
         options: Further options of :func:`mlflow.pyfunc.log_model`, such as ``registered_model_name``.
 
     Returns:
-        What MLflow knows of the model; its ``model_uri`` is what :func:`mlflow.pyfunc.load_model` takes.
+        MLflow's information about the model; pass its ``model_uri`` to :func:`mlflow.pyfunc.load_model`.
     """
     text("name", name, advice="name the model")
     with TemporaryDirectory(prefix="isolayer-") as folder, _without_advice():
@@ -101,14 +101,14 @@ def _load_pyfunc(path: str) -> Predictor:
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
-    """Without MLflow's advice about examples and type hints, from which it would guess a signature that is known."""
+    """Silence MLflow's advice to give examples and type hints, from which it would guess a signature: it is known."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
 def _model(curves: Curves, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with which MLflow keeps curves, written to a folder first."""
+    """Write the curves to a folder, and return the options with which MLflow stores them."""
     instance("curves", curves, Curves, advice="give the curves_ of a calibrator, or load a file")
     curves.save(folder / _FILE)
     known = {"loader_module": __name__, "data_path": str(folder / _FILE), "signature": _signature(curves)}
@@ -117,7 +117,7 @@ def _model(curves: Curves, folder: Path, options: dict[str, Any]) -> dict[str, A
 
 
 def _signature(curves: Curves) -> Any:
-    """Which columns go in, and that one number per row comes out; None for curves with fields, of any type."""
+    """The input columns, and one number per row as output; None for curves with fields, which can have any type."""
     if curves.fields:
         return None
     types, models = need("mlflow.types"), need("mlflow.models")

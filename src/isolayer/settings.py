@@ -1,7 +1,7 @@
 """One setting: a count, a number, a choice, a flag, a name or an object, checked when it is given.
 
-Constructors and functions of every room read their settings here, once, so that the same mistake has the same answer
-everywhere: an InputError that names the setting, the rule and what was given. Columns of values are read in
+Constructors and functions of every package check their settings with these functions, so that the same mistake gives
+the same error everywhere: an InputError that names the setting, the rule and what was given. Columns are read in
 :mod:`isolayer.fitting.columns`.
 """
 
@@ -110,7 +110,7 @@ def choice(name: str, value: Kind, options: Collection[object], *, advice: str =
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False; nothing that merely counts as one of them.
+    """True or False; other values that Python treats as true or false are refused.
 
     >>> flag("strict", "no")
     Traceback (most recent call last):
@@ -180,7 +180,7 @@ def path(name: str, value: Any) -> str | PathLike[str]:
 
 
 def instance(name: str, value: Any, kind: type[Kind], *, advice: str) -> Kind:
-    """An object of a class, or of one that is derived from it.
+    """An object of a class or of a subclass.
 
     >>> instance("model", None, dict, advice="build one first")
     Traceback (most recent call last):
@@ -220,7 +220,7 @@ def function(name: str, value: Any, *, advice: str) -> Callable[..., Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: itself if that is short, otherwise what kind of thing it is.
+    """A value as an error shows it: the value itself if it is short, otherwise its type and shape.
 
     >>> shown([1.5]), shown(np.zeros((3, 2))), shown(10**400)
     ('[1.5]', 'a ndarray of shape (3, 2)', 'an integer of 1329 bits')

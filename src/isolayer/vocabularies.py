@@ -1,4 +1,4 @@
-"""Vocabularies: which id each value of a column has, so that logs may hold text, or numbers that do not start at 0.
+"""Vocabularies: the id of each value of a column, so that logs may contain text, or numbers that do not start at 0.
 
 They are built from the log before training, and stored with the model. A value that was not in that log is unknown.
 """
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 
-MOST = 1_000_000  # values of one column that get an id; the rarest of more are unknown
+MOST = 1_000_000  # most values of one column that get an id; if there are more, the rarest are unknown
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The values of a column, whose ids are their places.
+    """The values of a column; the id of a value is its index.
 
     Args:
         values: Distinct integers or texts, in ascending order.
@@ -58,7 +58,7 @@ def vocabularies(tables: Iterable[Any], names: Sequence[str], *, most: int = MOS
     Args:
         tables: The log in parts, as pyarrow tables.
         names: The columns.
-        most: How many values of a column get an id; the rarest of more do not.
+        most: How many values of a column get an id; if there are more, the rarest get none.
 
     >>> log = pa.table({"device": ["web", "app", "web"], "position": [1, 2, 3]})
     >>> found = vocabularies([log], ["device", "position"])
@@ -91,7 +91,7 @@ def _frequent(count: Counter[Any], most: int) -> list[Any]:
 
 
 def _plain(column: Any, name: str, kind: Any = None) -> Any:
-    """A column as 64-bit integers or as text, whatever its width, dictionary or sign."""
+    """A column of any width, dictionary or sign as 64-bit integers or as text."""
     given = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if kind is None:
         whole = pa.types.is_integer(given) or pa.types.is_boolean(given) or pa.types.is_floating(given)

@@ -264,8 +264,8 @@ class Histogram(HistogramForm):
         strange = (rest.positive < -noise) | (rest.positive > rest.weight + noise)
         if (strange | (rest.weight < -noise) | (gone & (rest.weight > noise))).any():
             raise InputError(
-                "subtract: expected rows with the weights and labels they have in this histogram, got others; subtract "
-                "rows scaled the same way"
+                "subtract: expected rows with the weights and labels they have in this histogram, got something else; "
+                "subtract rows scaled the same way"
             )
         squares, positive = np.maximum(rest.weight_squared, 0), np.clip(rest.positive, 0, rest.weight)
         rest = replace(rest, weight_squared=squares, positive=positive)

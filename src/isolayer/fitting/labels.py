@@ -77,7 +77,9 @@ def _distinct(labels: NDArray[Any], name: str = "y") -> NDArray[Any]:
         check_classification_targets(labels)
         return _yes_last(np.unique(labels))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected labels of two classes, got others ({error}); convert them") from error
+        raise InputError(
+            f"{name}: expected labels of two classes, got something else ({error}); convert them"
+        ) from error
 
 
 def _yes_last(classes: NDArray[Any]) -> NDArray[Any]:

@@ -139,7 +139,7 @@ def _rows(
     logit, label = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     known = ~label.isnan()
     if not bool(((label >= 0) & (label <= 1) | ~known).all()):
-        raise InputError("labels: expected values in [0, 1], got others; use NaN where there is no label")
+        raise InputError("labels: expected values in [0, 1], got something else; use NaN where there is no label")
     weight = torch.cat(weights).to(logit).unsqueeze(1) * known
     weight = weight / weight.mean(0).clamp(min=torch.finfo(weight.dtype).tiny)
     ids = {name: torch.cat([part[2][name] for part in parts]) for name in sizes}
@@ -150,6 +150,6 @@ def _weight(weight: Any, rows: int) -> Tensor:
     if tensor("weight", weight).shape != (rows,):
         raise InputError(f"weight: expected shape [{rows}], got {list(weight.shape)}; one weight per row")
     if not (bool(torch.isfinite(weight).all()) and bool((weight >= 0).all())):
-        raise InputError("weight: expected finite numbers >= 0, got others; check the column")
+        raise InputError("weight: expected finite numbers >= 0, got something else; check the column")
     found: Tensor = weight
     return found

@@ -262,11 +262,11 @@ class ContextIsotonicLayer(nn.Module):
         if self.project is not None:  # a dense vector is a context of its own
             knots = self._knots(*self._projected(context, ids), None)
             return knots, torch.arange(len(knots), device=knots.device, dtype=torch.int32)
-        # -1 takes an entry only where it can occur: in a graph, in the batch of another process, or in this batch.
+        # The id -1 (unknown) has an entry only if it can occur: in a compiled graph, in another process, or in this batch.
         anywhere = torch.compiler.is_compiling() or deciding_together()
-        room = int(anywhere or any(bool((key < 0).any()) for key in ids))
-        sizes = [size + room for size in self.sizes]
-        combination = _ravel([key + room for key in ids], sizes)
+        unknown = int(anywhere or any(bool((key < 0).any()) for key in ids))
+        sizes = [size + unknown for size in self.sizes]
+        combination = _ravel([key + unknown for key in ids], sizes)
         total = math.prod(sizes)
         every = total <= _ALL or (torch.compiler.is_exporting() and total <= _ALL_EXPORTED)
         if every:
@@ -275,7 +275,7 @@ class ContextIsotonicLayer(nn.Module):
             wanted, rows = combination, torch.arange(len(combination), device=combination.device)
         else:
             wanted, rows = torch.unique(combination, return_inverse=True)
-        needed = [part - room for part in _unravel(wanted, sizes)]
+        needed = [part - unknown for part in _unravel(wanted, sizes)]
         return self._knots(*self._offsets(needed), () if every else needed), rows
 
     def _projected(self, context: Mapping[str, Tensor] | None, ids: list[Tensor]) -> tuple[Tensor, Tensor]:

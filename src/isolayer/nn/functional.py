@@ -165,7 +165,7 @@ def _eager(x: Tensor, curves: Tensor, rows: Tensor | None, grid: Grid) -> Tensor
         return start.lerp_(end, fraction)
     except IndexError as error:
         raise InputError(
-            f"rows: expected integers from 0 to {len(curves) - 1}, got others; number the curves from 0"
+            f"rows: expected integers from 0 to {len(curves) - 1}, got something else; number the curves from 0"
         ) from error
 
 

@@ -288,6 +288,6 @@ def _tensors(path: str | PathLike[str]) -> dict[str, Tensor]:
         good = False
     if not good:
         raise InputError(
-            f"file: expected a whole file that CalibratedModel.save wrote, got {str(path)!r}; save it again"
+            f"file: expected a complete file that CalibratedModel.save wrote, got {str(path)!r}; save it again"
         )
     return tensors

@@ -6,14 +6,14 @@
     with locked(path): ...                           read, modify and write without losing another process's write
     with open_once(path) as file: ...                everything a reader needs comes from one handle
     read_once(path), read_set(manifest)              the content of one file, or of files that belong together
-    content_id(path)                                 what identifies the content of a file, whatever its name
+    content_id(path)                                 a short identity of a file's content, independent of its name
     writable(path), refuse_same_file(out, log)       checks to make before any work is done
 
 A process that is killed at any moment leaves the old files or the new ones, never a mixture. While a file ``name`` is
 being written there are two more beside it: ``.name.isolayer-lock``, an operating system lock whose text says who holds
 it, and ``.name.<token>.isolayer-part``, a folder in which the new content is prepared. The system frees the lock when
-its holder dies, and whoever opens or writes the file next finishes what the dead process had committed and removes the
-rest. Nothing in this room knows what the files contain.
+its holder dies, and the next process that opens or writes the file finishes what the dead process had committed and
+removes the rest. Nothing in this package depends on what the files contain.
 """
 
 from isolayer.storage.identity import content_id

@@ -1,9 +1,8 @@
-"""The commit of prepared files: one by a rename, several by a record that says where each of them goes.
+"""The commit of prepared files: a single file by a rename, several files by a record that says where each goes.
 
 A set is committed when its record exists. From then on anyone may call :func:`settle`, any number of times and in
-several processes at once: every prepared file has a name of its own, so a move that is done already is skipped. If a
-target turns out not to be replaceable, the record is replaced by one that undoes the moves: the old files are kept for
-this.
+several processes at once: every prepared file has its own name, so moves that are already done are skipped. If a target
+turns out not to be replaceable, the record is replaced by one that undoes the moves; the old files are kept until then.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class Part:
         self.new, self.old, self.record = folder / "new" / target.name, folder / "old", folder / "record"
 
     def make(self) -> None:
-        """Create the folder, which only this user can look into."""
+        """Create the folder, which only this user can read."""
         self.folder.mkdir(0o700)
         self.new.parent.mkdir()
 
     def prepare(self) -> None:
-        """Give the new content the mode and owner it should have, and bring it to the disk."""
+        """Give the new content the mode and owner it should have, and sync it to disk."""
         probe = self.folder / "mode"
         os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))  # the only way to see the umask without changing it
         kept = self.target.stat() if self.target.exists() else probe.stat()
@@ -59,13 +58,13 @@ class Part:
 
 
 def commit_one(part: Part) -> None:
-    """Put one prepared file in its place."""
+    """Move one prepared file to its target."""
     replace(part.new, part.target)
     sync_folder(part.target.parent)
 
 
 def commit_all(parts: Sequence[Part], record: Path) -> None:
-    """Put prepared files in their places: all of them, or none if one of them cannot be replaced."""
+    """Move prepared files to their targets: all of them, or none if one target cannot be replaced."""
     for part in parts:
         part.keep_old()
         for folder in (part.new.parent, part.folder, part.target.parent):
@@ -125,7 +124,7 @@ def _write_record(record: Path, facts: dict[str, Any]) -> None:
 
 def _keep_owner(path: Path, user: int, group: int) -> None:
     if sys.platform != "win32":
-        for owner in ((user, group), (-1, group)):  # the group at least, if this user may not give files away
+        for owner in ((user, group), (-1, group)):  # if this user may not change the owner, at least set the group
             try:
                 os.chown(path, *owner)
             except PermissionError:

@@ -1,4 +1,4 @@
-"""What identifies the content of a file, read in three places, so that a file of any size takes a moment."""
+"""A short identity of a file's content. Only three parts are read, so that large files take no longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART = 1 << 16  # bytes read at the beginning, in the middle and at the end
 
 
 def content_id(path: AnyPath) -> str:
-    """A short name of a file's content, whatever the file is called: its size and a digest of three parts of it.
+    """A short identity of a file's content, independent of its name: its size and a digest of three parts of it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Locks: one writer of a file at a time, and what a writer that died left is finished and removed.
+"""Locks: one writer of a file at a time. What a dead writer left behind is finished or removed.
 
-The lock is the operating system's, on a file beside the target, so it is free as soon as its holder is dead. The text
-of that file says who the holder is, where it prepares the new content, and the record of the set it is committing.
+The lock is one of the operating system, on a file next to the target, so it is free as soon as its holder dies. The
+text of that file says who the holder is, where it prepares the new content, and the record of the set it is committing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _held = threading.local()  # the locks of this thread, so that a write inside `l
 
 @contextmanager
 def locked(*paths: AnyPath, wait: float = WAIT) -> Iterator[None]:
-    """Hold the locks of files, so that nobody else writes them between our reading and our writing.
+    """Hold the locks of files, so that no other process writes them between our reading and our writing.
 
-    Every writer of this room takes the lock of its target, so who only reads needs none. The lock of a process that
-    died is free.
+    Every function of this package that writes takes the lock of its target, so code that only reads needs no lock. The
+    lock of a process that died is free.
 
     Args:
         paths: The files; they need not exist yet.
-        wait: Seconds to wait for another holder, whom the error names.
+        wait: Seconds to wait for another holder; after that, an error names the holder.
 
     >>> import tempfile
     >>> from isolayer.storage import whole_file
@@ -54,23 +54,23 @@ def locked(*paths: AnyPath, wait: float = WAIT) -> Iterator[None]:
     ...         _ = part.write_text("old and new")
     """
     with ExitStack() as stack:
-        for target in sorted({writable(path) for path in paths}):  # in one order, so that two never wait in a ring
+        for target in sorted({writable(path) for path in paths}):  # one order avoids deadlocks
             if not stack.enter_context(hold(target, wait)).real:
                 raise InputError(f"path: expected a filesystem with file locks, got that of {str(target)!r}; move it")
         yield
 
 
 def finish_interrupted(path: AnyPath) -> None:
-    """Complete a write that a dead process had committed, and remove what it had not, if it was about this file.
+    """Complete a write of this file that a dead process had committed, or remove what it had not committed.
 
-    The functions of this room do so by themselves; call it before a file is opened in another way.
+    The functions of this package do this themselves; call it before opening a file in another way.
     """
     with suppress(OSError, RuntimeError, ValueError):
         take_over(beside(Path(path).resolve(), LOCK))
 
 
 def take_over(lock: Path) -> None:
-    """Do the same given the lock's file. Where this user may not, such as on a read-only disk, nothing is done."""
+    """The same for the file of a lock. If this user may not do it, such as on a read-only disk, nothing is done."""
     with suppress(OSError):
         if lock not in _locks() and lock.exists():
             left = Lock(lock)
@@ -90,7 +90,7 @@ class Lock:
         self.descriptor, self.real = -1, False  # real: the filesystem has locks
 
     def taken(self) -> bool:
-        """Take the lock if it is free, with what a dead holder left finished and removed."""
+        """Take the lock if it is free, and finish or remove what a dead holder left behind."""
         while True:
             self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
             try:
@@ -113,14 +113,14 @@ class Lock:
         return True
 
     def text(self) -> dict[str, Any]:
-        """What the lock's file says; nothing while it is being written."""
+        """The content of the lock's file; empty while it is being written."""
         with suppress(OSError, ValueError):
             said = json.loads(self.path.read_bytes())
             return said if isinstance(said, dict) else {}
         return {}
 
     def say(self, part: Path | None = None, record: Path | None = None) -> None:
-        """Write who holds the lock, where new content is prepared, and of which set it is."""
+        """Write who holds the lock, where new content is prepared, and which set it belongs to."""
         said = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -128,7 +128,7 @@ class Lock:
             "part": part and relative(part, self.folder),
             "record": record and relative(record, self.folder),
         }
-        # One call writes all of it, padded over what stood there before: no moment at which a kill leaves half a text.
+        # One call writes the whole text, padded to cover the old one, so that a kill cannot leave half a text.
         content = json.dumps(said).encode().ljust(os.fstat(self.descriptor).st_size)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
         os.write(self.descriptor, content)
@@ -161,7 +161,7 @@ class Lock:
 
 @contextmanager
 def hold(target: Path, wait: float) -> Iterator[Lock]:
-    """The lock of a target: a new one, or the one that this thread holds already."""
+    """The lock of a target: a new one, or the one that this thread already holds."""
     locks, path = _locks(), beside(target, LOCK)
     if path in locks:
         yield locks[path]
@@ -196,7 +196,7 @@ def _lock(descriptor: int) -> bool:
     """Lock an open file, or raise BlockingIOError; False on a filesystem without locks."""
     try:
         if sys.platform == "win32":
-            os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # far beyond the text, which others must be able to read
+            os.lseek(descriptor, 1 << 30, os.SEEK_SET)  # beyond the text, which other processes read
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Paths: what may be written, what is the same file, and how a name or a folder reaches the disk."""
+"""Paths: which can be written, which are the same file, and how files and folders are synced to disk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from isolayer.settings import path as checked_path
 
 AnyPath = str | PathLike[str]
 
-BINARY = getattr(os, "O_BINARY", 0)  # Windows alone tells text from bytes
+BINARY = getattr(os, "O_BINARY", 0)  # only Windows distinguishes text and binary files
 
-_LONGEST_NAME = 200  # bytes; filesystems allow 255, and the names beside a target are longer than its own
-_WINDOWS_PATIENCE = 2.0  # seconds; a file that a reader has open there cannot be replaced
+_LONGEST_NAME = 200  # in bytes; filesystems allow 255, and names of temporary files are longer than that of the target
+_WINDOWS_PATIENCE = 2.0  # in seconds; Windows cannot replace a file while a reader has it open
 
 
 def writable(path: AnyPath, name: str = "path") -> Path:
@@ -44,12 +44,12 @@ def writable(path: AnyPath, name: str = "path") -> Path:
     if kind is not None and kind != "a file":
         raise InputError(f"{name}: expected a file, got {kind} at {str(path)!r}; name a file")
     if not os.access(target.parent, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        raise InputError(f"{name}: expected a file that may be written, got {str(path)!r}, which may not; check modes")
+        raise InputError(f"{name}: expected a writable file, got {str(path)!r}, which is not; check its permissions")
     return target
 
 
 def refuse_same_file(out: AnyPath, *inputs: AnyPath, name: str = "--out") -> None:
-    """Raise if a command would write over a file that it reads, under whatever name: files are compared by inode.
+    """Raise if a command would overwrite a file that it reads, even under another name: files are compared by inode.
 
     Args:
         out: The file to write.
@@ -119,7 +119,7 @@ def beside(target: Path, suffix: str) -> Path:
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as seen from a folder, so that it still holds when both are moved; absolute on another Windows drive."""
+    """A path relative to a folder, so that it stays valid when both are moved; absolute on another Windows drive."""
     try:
         return os.path.relpath(path, folder)
     except ValueError:
@@ -141,7 +141,7 @@ def replace(part: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring the content of a file to the disk, whoever wrote it: it is opened by its name for this."""
+    """Sync the content of a file to disk. The file is opened by its name, so any code may have written it."""
     descriptor = os.open(path, (os.O_RDWR if sys.platform == "win32" else os.O_RDONLY) | BINARY)
     try:
         os.fsync(descriptor)
@@ -150,6 +150,6 @@ def sync(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk; a rename is durable only then. Windows has no handles of folders."""
+    """Sync a folder to disk; only then is a rename durable. Windows cannot do this."""
     if sys.platform != "win32":
         sync(folder)

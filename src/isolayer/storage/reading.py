@@ -1,4 +1,4 @@
-"""Reading: a file is opened once, and files that belong together are verified to do so."""
+"""Reading: a file is opened only once, and files that belong together are verified."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from isolayer.storage.lock import LOCK, finish_interrupted
 from isolayer.storage.paths import BINARY, AnyPath, beside, kind_of
 
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would otherwise wait for a writer
-_PATIENCE = 5.0  # seconds in which a writer that is putting a set in place gets it done
+_PATIENCE = 5.0  # seconds to wait for a writer that is moving a set to its targets
 
 
 @contextmanager
 def open_once(path: AnyPath, what: str = "a file", *, name: str = "file") -> Iterator[BinaryIO]:
-    """A file opened for reading, once: whatever replaces it meanwhile, this handle goes on reading the same content.
+    """A file opened for reading. If the file is replaced meanwhile, this handle still reads the old content.
 
     Args:
         path: The file; folders, devices and FIFOs are refused.
-        what: What it should hold, for the error.
+        what: What it should contain, for the error.
         name: What to call the path in the error.
 
     >>> with open_once("nothing here", "curves", name="--curves") as file:

@@ -1,4 +1,4 @@
-"""Writing: one file, or several that change together, prepared beside their targets and committed at one point."""
+"""Writing: one file, or several that change together, prepared next to their targets and committed at one point."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _part(target: Path, lock: Lock) -> Iterator[Part]:
     try:
         yield part
     finally:
-        if not lock.committed():  # else whoever comes next needs it to finish the set
+        if not lock.committed():  # otherwise the next process needs it to finish the set
             shutil.rmtree(part.folder, ignore_errors=True)
             lock.say()
 
@@ -104,7 +104,7 @@ def _write_manifest(parts: Sequence[Part]) -> None:
 
 
 def _sweep(targets: Sequence[Path]) -> None:
-    """Finish and remove what writers of other files, dead by now, left in the folders of these."""
+    """Finish or remove what dead writers of other files left in the folders of these targets."""
     for folder in {target.parent for target in targets}:
         for lock in folder.glob(f".*{LOCK}"):
             take_over(lock)

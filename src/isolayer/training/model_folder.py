@@ -172,8 +172,8 @@ def load_weights(model: nn.Module, folder: str | Path) -> nn.Module:
         model.load_state_dict(load(files[WEIGHTS]))
     except (SafetensorError, RuntimeError) as error:
         raise InputError(
-            f"weights: expected those of the same model in {str(folder / WEIGHTS)!r}, got others; build the model with "
-            "the widths, tasks and contexts it was trained with"
+            f"weights: expected those of the same model in {str(folder / WEIGHTS)!r}, got something else; build the "
+            "model with the widths, tasks and contexts it was trained with"
         ) from error
     return model
 

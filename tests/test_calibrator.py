@@ -259,7 +259,9 @@ def test_days_sampled_at_different_rates_add_up():
 def test_rates_of_positives_are_those_of_the_negatives_around_them():
     frame, label = sampled_rows(0.1, 2_000)
     own = {"score": frame["score"], "rate": np.where(label, 1.0, 0.1)}
-    with pytest.raises(InputError, match="negative_rate: expected the share of negatives that was kept where each row"):
+    with pytest.raises(
+        InputError, match="negative_rate: expected the share of negatives that was kept, for positive rows too"
+    ):
         make(negative_rate="rate").fit(own, label)
 
 
@@ -442,7 +444,7 @@ def test_labels_that_will_not_do():
         make().fit([0.0, 1.0], [1, 1])
     with pytest.raises(InputError, match=r"y: expected two classes, got 3: \[0, 1, 2\]; fit one calibrator per class"):
         make().fit([0.0, 1.0, 2.0], [0, 1, 2])
-    with pytest.raises(InputError, match=r"y: expected the classes \[0, 1\], got \['a', 'b'\]; fit anew for others"):
+    with pytest.raises(InputError, match=r"y: expected the classes \[0, 1\], got \['a', 'b'\]; call fit for others"):
         make().fit([0.0, 1.0], [0, 1]).partial_fit([0.0, 1.0], ["a", "b"])
     with pytest.raises(
         InputError, match="y: expected both classes among the rows whose weight is not zero, got one only"

@@ -226,7 +226,7 @@ UNFIT = {
     "lists": ([[1], [2]], "expected strings, integers or booleans, got list"),
     "complex": (np.array([1j]), "expected strings, integers or booleans, got complex128"),
     "two dimensions": (np.zeros((2, 2)), r"expected one column, got shape \(2, 2\)"),
-    "surrogate": (["\ud800"], "expected text, got what UTF-8 cannot hold"),
+    "surrogate": (["\ud800"], "expected text, got invalid UTF-8"),
 }
 
 

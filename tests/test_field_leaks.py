@@ -26,7 +26,7 @@ def frame():
 @pytest.mark.parametrize("frame_of", [dict, pd.DataFrame, pl.DataFrame])
 @pytest.mark.parametrize("told", [lambda label: label, lambda label: np.where(label == 1, "Yes", "No")])
 def test_the_label_left_in_the_frame_is_refused(frame, frame_of, told):
-    with pytest.raises(InputError, match=r"field label: .* tells the label by itself; leave it out"):
+    with pytest.raises(InputError, match=r"field label: .* reveals the label; leave it out"):
         IsotonicCalibrator(fields="all").fit(frame_of({**frame, "label": told(frame["label"])}), frame["label"])
 
 

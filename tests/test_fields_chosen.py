@@ -118,7 +118,7 @@ def test_terms_are_frozen_by_the_structure(fitted):
     [
         ({"without": ["day"]}, "without: expected names of fields, got 'day'; the fields are"),
         ({"without": [("hour", "day")]}, "without: expected names of fields, got 'day'"),
-        ({"without": [PAIR], "interactions": [PAIR]}, "interactions: expected none of what is left out"),
+        ({"without": [PAIR], "interactions": [PAIR]}, "interactions: expected none that is left out"),
         ({"interactions": [PAIR, "auto", 3]}, "interactions: expected one number or 'auto'"),
         ({"interactions": ["hour"]}, "interactions: expected an integer >= 0"),
     ],

@@ -136,7 +136,7 @@ def test_a_repeated_day_is_told_what_works_with_fields(folder):
 def test_a_column_called_as_a_part_of_a_date_is_refused_before_the_fit(folder, monkeypatch):
     days = pd.date_range("2026-01-01", periods=30)
     columns = {"day": days[:2], "day.weekday": [1, 2]}
-    words = "fields: expected names that differ, got the column 'day.weekday' beside the date 'day', whose weekday is"
+    words = "fields: expected different names, got the column 'day.weekday' and the date 'day', whose weekday has"
     with pytest.raises(InputError, match=words):
         fields_of(columns)
     monkeypatch.setattr(fitting_fields, "_fit", None)  # nothing is fitted

@@ -1,1 +1,1 @@
-"""From rows to knot values, on numpy alone: rows are binned, summed, and fitted exactly."""
+"""From rows to knot values, with numpy alone: rows are binned, summed, and fitted exactly."""

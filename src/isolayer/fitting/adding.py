@@ -1,4 +1,4 @@
-"""Adding up rows that share a cell: the one grouping that every histogram is made by. numpy only."""
+"""Sums of rows by cell: the one grouping with which every histogram is made. numpy only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Sums = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-_PART = 1 << 18  # rows whose places are numbered anew together
-_DENSE = 1 << 22  # up to so many cells a table beats sorting, however few rows there are
+_PART = 1 << 18  # rows that are processed together
+_DENSE = 1 << 22  # with up to this many cells a table is faster than sorting, even for few rows
 
 
 def add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list[Sums]]:
@@ -21,7 +21,7 @@ def add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list
     Args:
         cell: Cell of each row, in ``0 .. size - 1``, shape ``[n]``.
         size: Number of possible cells.
-        sums: Columns ``[n]`` to add up. A column that is None has the totals of the one before it; the first, the
+        sums: Columns ``[n]`` to sum. A column that is None has the totals of the previous one; if it is the first, the
             number of rows.
 
     >>> cells, (count, total) = add_up(np.array([7, 2, 7]), 10, [None, np.array([1.0, 2.0, 3.0])])
@@ -45,7 +45,7 @@ def add_up(cell: Codes, size: int, sums: list[Sums | None]) -> tuple[Codes, list
 
 
 def sort_cells(cell: Codes, size: int) -> Codes:
-    """Sort cells in place; returns the order in which they stood before.
+    """Sort cells in place, and return the order that sorts them.
 
     Args:
         cell: Cell of each row, in ``0 .. size - 1``, shape ``[n]``.
@@ -56,7 +56,7 @@ def sort_cells(cell: Codes, size: int) -> Codes:
     ([1, 0, 2], [2, 7, 7])
     """
     bits = len(cell).bit_length()
-    if size.bit_length() + bits < 64:  # numbers that hold both sort several times as fast as places of numbers
+    if size.bit_length() + bits < 64:  # several times as fast as an argsort
         cell <<= bits
         cell |= np.arange(len(cell))
         cell.sort()
@@ -69,9 +69,9 @@ def sort_cells(cell: Codes, size: int) -> Codes:
 
 
 def rounded_sums(place: NDArray[Any], places: int, columns: Iterable[Sums]) -> Iterator[bytes]:
-    """Sums of columns by place, for a digest.
+    """Rounded sums of columns by place, for a digest.
 
-    Engines add in different orders, so the last digits are not part of what the sums are.
+    Engines add in different orders, so the last digits are rounded away.
 
     >>> [len(one) for one in rounded_sums(np.array([0, 2]), 3, [np.array([1.0, 2.0])])]
     [24]
@@ -84,7 +84,7 @@ def rounded_sums(place: NDArray[Any], places: int, columns: Iterable[Sums]) -> I
 
 
 def sums_by_place(place: NDArray[Any], places: int, column: Sums) -> Sums:
-    """Sums of a column by place, part by part of the rows, so that none of them is copied as a whole.
+    """Sums of a column by place, computed in parts of the rows, so that the column is never copied as a whole.
 
     >>> sums_by_place(np.array([0, 2, 2]), 4, np.array([1.0, 2.0, 3.0])).tolist()
     [1.0, 0.0, 5.0, 0.0]

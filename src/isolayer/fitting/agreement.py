@@ -1,4 +1,4 @@
-"""What two histograms have to agree on before they are merged. numpy only."""
+"""Checks that two histograms can be merged. numpy only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolayer.fitting.categories import typed
 
 
 def agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known about the rows of either of two histograms; an error where they contradict each other."""
+    """The facts about the rows of two histograms together; an error if they contradict each other."""
     for name in sorted(one.keys() & two.keys()):
         both_sampled = name == "negative_rate" and None not in (one[name], two[name])  # each row has its own
         if one[name] != two[name] and not both_sampled:
@@ -25,7 +25,7 @@ def agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined_keys(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:
-    """Keys of two histograms one after the other; an error when their types differ."""
+    """The concatenated keys of two histograms; an error if their types differ."""
     kinds = {typed(key)[0].dtype.kind for key in (one, two) if len(typed(key)[0])}
     if len(kinds) > 1:
         raise InputError(f"context {name}: expected keys of one type in both histograms, got {kinds}; convert one")

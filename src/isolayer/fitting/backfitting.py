@@ -4,10 +4,10 @@ The model is
 
 .. math:: \mathrm{logit}(p) = y + \sum_k \bigl(a_k[\ell_k] + b_k[\ell_k]\, t(y)\bigr)
 
-with y the calibrated logit of the base curve, t(y) in [-1/2, 1/2] its place between two quantiles (constant beyond
-them), and for every block k a table of offsets a and tilts b by level. One step of a block needs the sums of residuals
-and of their weights by level, and nothing else: a GROUP BY. Its strengths, the precisions of a and b and of their
-differences between neighbouring levels, are chosen by empirical Bayes under a weak gamma hyperprior.
+with y the calibrated logit of the base curve, t(y) in [-1/2, 1/2] its position between two quantiles (constant beyond
+them), and for every block k a table of offsets a and tilts b by level. One step of a block only needs the sums of
+residuals and of their weights by level, which a GROUP BY can compute. Its strengths are the precisions of a and b and
+of their differences between neighbouring levels. They are chosen by empirical Bayes with a weak gamma hyperprior.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Levels = NDArray[np.intp]
 
 _HYPER = 0.1  # weight of the hyperprior, in observations of a strength
 _OFFSET, _TILT, _LINK = 1 / 0.5**2, 1 / 0.3**2, 10.0  # strengths to start from, and the hyperprior's means
-_CELL = 1 / 0.3**2  # of the offsets of an interaction
+_CELL = 1 / 0.3**2  # initial strength of the offsets of an interaction
 LEAST, _MOST = 1e-4, 1e6  # below, no penalty; above, a hard constraint
-_LONGEST = 2.0  # of a Newton step
-LEAST_WEIGHT = 1e-4  # of p (1 - p), so that a row far out still counts
-_CHUNK = 1 << 15  # rows summed together, so that what is computed of them stays in cache
+_LONGEST = 2.0  # largest Newton step
+LEAST_WEIGHT = 1e-4  # lower bound of p (1 - p), so that rows with extreme logits still count
+_CHUNK = 1 << 15  # rows summed together, so that intermediate results stay in cache
 
 
 _ALL = slice(None)
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
     Args:
         label: Labels in [0, 1].
         weight: How often each row counts.
-        tilt: Place of the base logit between two quantiles, in [-1/2, 1/2].
+        tilt: Position of the base logit between two quantiles, in [-1/2, 1/2].
     """
 
     label: Floats
@@ -105,12 +105,12 @@ class Block:
     Args:
         level: Level of each row, shape ``[n]``; the number of levels where a row has none.
         values: Offsets, and tilts if it has any, shape ``[levels, columns]``.
-        linked: Which neighbouring levels are alike, ``[levels - 1]``; None if levels have no order.
-        strengths: Of each column, then of the differences of each column if levels are linked.
+        linked: Which neighbouring levels should be similar, ``[levels - 1]``; None if levels have no order.
+        strengths: Strength of each column, then of the differences of each column if levels are linked.
         centres: Means of the hyperprior of the strengths.
         covariance: Posterior covariance of each level's values, ``[levels, columns, columns]``.
-        fixed: Whether the strengths stay as they are.
-        centred: Whether what all levels share moves into the shared block.
+        fixed: Whether the strengths are fixed.
+        centred: Whether the mean over all levels is moved into the shared block.
     """
 
     level: Levels
@@ -141,7 +141,7 @@ class Block:
         return cls(level, np.zeros((size, 1)), None, start, start.copy(), np.zeros((size, 1, 1)))
 
     def correction(self, change: Floats, tilt: Floats, part: slice = _ALL) -> Floats:
-        """What some values by level add to the logit of each row of a part."""
+        """What values by level add to the logit of each row of a part."""
         level = self.level[part]
         offset, *tilts = (np.append(column, 0.0) for column in change.T)  # 0 where a row has no level
         out = offset.take(level)
@@ -160,7 +160,7 @@ class Block:
         return Sums(gradient, hessian)
 
     def step(self, sums: Sums, *, choose: bool) -> Floats:
-        """One Newton step from these sums, and a new choice of strengths if asked for; the change of the values."""
+        """One Newton step from these sums, with new strengths if ``choose``. Returns the change of the values."""
         inverse = self.inverted(sums.hessian)
         change = self.times(inverse, sums.gradient - self.pull(self.values))
         if choose and not self.fixed:
@@ -179,9 +179,9 @@ class Block:
         return out
 
     def inverted(self, hessian: Floats) -> Floats:
-        """Inverse of Hessian and penalty together, whose diagonal is kept as the covariance of each level.
+        """Inverse of the Hessian plus the penalty; its diagonal blocks are stored as the covariance of each level.
 
-        Levels without order are one small system each, ``[levels, columns, columns]``; ordered ones are one system,
+        Levels without order are one small system each, ``[levels, columns, columns]``; ordered levels are one system,
         ``[columns, levels, columns, levels]``.
         """
         size, columns = self.values.shape
@@ -217,7 +217,7 @@ class Block:
         )
 
     def _learned(self, inverse: Floats, change: Floats) -> tuple[Floats, Floats]:
-        """What the rows say of each strength, and the energy that it weighs, after a step."""
+        """Degrees of freedom that the rows determine, and the penalised sum of squares, of each strength."""
         after = self.values + change
         return len(after) / self.strengths - np.einsum("lii->i", inverse), (after**2).sum(0)
 
@@ -229,14 +229,14 @@ class Block:
         return np.array(learned), np.concatenate([(after**2).sum(0), ((difference @ after) ** 2).sum(0)])
 
     def _choose(self, learned: Floats, energy: Floats) -> None:
-        """Strengths under which the values at hand are more probable (Wood and Fasiolo 2017), with a hyperprior."""
+        """Update the strengths so that the current values become more probable (Wood and Fasiolo 2017)."""
         wanted = (self.strengths * np.maximum(learned, 0) + _HYPER) / (energy + _HYPER / self.centres)
         ratio = np.clip(wanted / self.strengths, 0.2, 5.0)
         self.strengths = np.clip(self.strengths * ratio, LEAST, _MOST)
 
 
 def shared_block(rows: int) -> Block:
-    """The offset and tilt that all rows share, as a block of one level; hardly drawn to 0."""
+    """The offset and tilt that all rows share, as a block of one level with a very weak penalty."""
     block = Block.of(np.zeros(rows, np.intp), 1, tilts=True)
     block.strengths, block.fixed, block.centred = np.full(2, LEAST), True, False
     return block
@@ -267,7 +267,7 @@ class Backfit:
         return max([self.update(block, choose=choose) for block in (self.shared, *self.blocks)])
 
     def start_from(self, other: Backfit) -> None:
-        """Take the values and strengths of the same blocks, fitted to other rows."""
+        """Start from the values and strengths of the same blocks, fitted to other rows."""
         for own, theirs in zip((self.shared, *self.blocks), (other.shared, *other.blocks), strict=True):
             own.values, own.strengths = theirs.values, theirs.strengths
             for part in chunks(len(self.logit)):

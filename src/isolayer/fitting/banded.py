@@ -1,7 +1,7 @@
-"""Batches of symmetric matrices with two bands either side of the diagonal: factorise, solve, invert on the bands.
+"""Batches of symmetric matrices with two bands on either side of the diagonal: factorise, solve, invert on the bands.
 
-A batch is three arrays, ``[n, batch]``, ``[n - 1, batch]`` and ``[n - 2, batch]``: the diagonal and the bands beside
-it; where ``batch`` is 1 numpy's broadcasting applies. Loops run over n: each step is one operation on the whole batch.
+A batch is three arrays, ``[n, batch]``, ``[n - 1, batch]`` and ``[n - 2, batch]``: the diagonal and the bands next to
+it; if ``batch`` is 1, numpy's broadcasting applies. Loops run over n: each step is one operation on the whole batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Bands(NamedTuple):
         return Bands(self.diagonal + other.diagonal, self.first + other.first, self.second + other.second)
 
     def only(self, kept: NDArray[np.bool_]) -> Bands:
-        """Some matrices of the batch; bands that all share stay."""
+        """Some matrices of the batch; bands that all matrices share are kept."""
         return Bands(*(band if band.shape[1] == 1 else band[:, kept] for band in self))
 
     def between(self, first: int, last: int) -> Bands:
@@ -52,7 +52,7 @@ class Bands(NamedTuple):
         return np.asarray(out)
 
     def inner(self, other: Bands) -> Floats:
-        """Trace of each product of two matrices, which needs only what is on the bands of both, shape ``[batch]``."""
+        """Trace of each product of two matrices, which depends only on the bands of both, shape ``[batch]``."""
         sides = (self.first * other.first).sum(0) + (self.second * other.second).sum(0)
         return np.asarray((self.diagonal * other.diagonal).sum(0) + 2 * sides)
 
@@ -72,10 +72,10 @@ def gram(differences: int, size: int) -> Bands:
 
 
 class Factor(NamedTuple):
-    """A batch of LDL' factors: D, ``[n, batch]``, and what is below L's unit diagonal, ``[n - 1, 2, batch]``.
+    """A batch of LDL' factors: D, ``[n, batch]``, and the entries below L's unit diagonal, ``[n - 1, 2, batch]``.
 
-    The two numbers of a column of L stand side by side, so that a step of a solution is one operation on both; the
-    second one of the last column is 0.
+    The two entries of a column of L are stored next to each other, so that a step of a solution is one operation on
+    both; the second entry of the last column is 0.
     """
 
     pivot: Floats
@@ -113,7 +113,7 @@ def solve(factor: Factor, right: Floats) -> Floats:
     out = np.zeros((n + 1, *np.broadcast_shapes(right.shape, pivot.shape)[1:]))
     out[:n] = right
     scratch = np.empty((2, *out.shape[1:]))
-    for j in range(n - 1):  # one row beyond the last receives nothing
+    for j in range(n - 1):  # the row beyond the last is padding
         out[j + 1 : j + 3] -= np.multiply(lower[j], out[j], out=scratch)
     out[:n] /= pivot
     for j in range(n - 2, -1, -1):

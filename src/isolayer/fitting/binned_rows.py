@@ -1,4 +1,4 @@
-"""BinnedRows: the occupied bins of a histogram as the solver reads them, side by side for many contexts. numpy only."""
+"""BinnedRows: the occupied bins of a histogram in the layout of the solver, for many contexts at once. numpy only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Occupied bins of some contexts; each reads the curve at ``v[left] (1 - f) + v[left + 1] f + offset``.
+    """Occupied bins of some contexts; the logit of each is ``v[left] (1 - f) + v[left + 1] f + offset``.
 
     Bins are grouped by (context, left knot), one column per group, and padded with bins of weight 0 to arrays of shape
     ``[depth, spots]``, so that summing over axis 0 adds up the bins of each group, here called a spot.
@@ -26,9 +26,9 @@ class BinnedRows:
     Args:
         context: Context of each spot, shape ``[spots]``, in ``0 .. contexts - 1``, in order.
         left: Knot at or left of the mean logits of its cells, in ``0 .. knots - 2``, in order within a context.
-        fraction: How far beyond it, in steps; in [0, 1].
-        offset: What to add to the interpolated value: how far rows are outside the grid, where curves have slope 1, and
-            minus the logarithm of the share of negatives that was kept.
+        fraction: Distance from that knot in steps, in [0, 1].
+        offset: What is added to the interpolated value: the distance of rows outside the grid, where curves have slope
+            1, and minus the logarithm of the share of negatives that was kept.
         weight: Weight of the cell.
         positive: Weight of its positives.
         contexts: Number of contexts.
@@ -73,7 +73,7 @@ class BinnedRows:
 
     @classmethod
     def _packed(cls, context: Ints, left: Ints, columns: tuple[Floats, ...], contexts: int, knots: int) -> BinnedRows:
-        """BinnedRows given one after the other, sorted by context and left knot, put into their spots."""
+        """Bins in a flat list, sorted by context and left knot, arranged into spots."""
         key = context * knots + left
         new = np.diff(key, prepend=-1) != 0
         starts = np.flatnonzero(new)
@@ -102,7 +102,7 @@ class BinnedRows:
         )
 
     def thinned(self, stride: int) -> tuple[int, BinnedRows]:
-        """The same data on every ``stride``-th knot, only as far as there are rows; and the first knot kept."""
+        """The same data on every ``stride``-th knot, only where there are rows, and the first knot that is kept."""
         first, last = int(self.left.min()), int(self.left.max()) + 1
         knots = max(-(-(last - first) // stride) + 1, 4)
         place = ((self.left - first + self.fraction) / stride).T  # [spots, depth]: the order of context and left knot
@@ -124,7 +124,7 @@ class BinnedRows:
         return replace(self, left=self.left - first, knots=last - first)
 
     def spread(self, amount: Floats) -> Floats:
-        """Amounts of the cells, shared between the two knots around each: shape ``[knots, contexts]``."""
+        """Amounts of the cells, divided between the two knots around each: shape ``[knots, contexts]``."""
         right = (amount * self.fraction).sum(0)
         out, beyond = self._at_left(amount.sum(0) - right), self._at_left(right)
         out[1:] += beyond[:-1]
@@ -143,7 +143,7 @@ class BinnedRows:
 
     @cached_property
     def scale(self) -> Floats:
-        """Weight of each context, at least 1: what residuals are measured by."""
+        """Weight of each context, at least 1, to which residuals are relative."""
         return np.maximum(self.total, 1.0)
 
     def by_context(self, amount: Floats) -> Floats:
@@ -152,7 +152,7 @@ class BinnedRows:
 
     @cached_property
     def touched(self) -> Floats:
-        """1 where a knot is read by a cell, else 0: shape ``[knots, contexts]``."""
+        """1 if a cell depends on the knot, otherwise 0: shape ``[knots, contexts]``."""
         return (self.spread((self.weight > 0).astype(np.float64)) > 0).astype(np.float64)
 
     @cached_property
@@ -191,7 +191,7 @@ def place_of_bins(mean: Floats, at: NDArray[np.int32], grid: Grid) -> tuple[Ints
 
 
 def ranges(begin: Ints, size: Ints) -> Ints | slice:
-    """The numbers of some ranges one after the other; a slice where they have no gaps.
+    """The concatenated numbers of some ranges; a slice if there are no gaps.
 
     >>> ranges(np.array([2, 7]), np.array([2, 1])).tolist(), ranges(np.array([2, 4]), np.array([2, 1]))
     ([2, 3, 7], slice(2, 5, None))

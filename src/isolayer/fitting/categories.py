@@ -1,15 +1,15 @@
 """Context values: columns of strings, integers or booleans, missing values allowed, as small integers and back.
 
 A *vocabulary* is the sorted distinct values of one column: an array of ``int64``, ``bool`` or ``str``, or of objects
-when ``None`` (missing) stands last. Columns come as numpy arrays, lists, pandas or polars Series or pyarrow arrays.
-What counts as equal is the same here as in every engine that serves curves:
+when ``None`` (missing) is last. Columns can be numpy arrays, lists, pandas or polars Series or pyarrow arrays. Values
+are compared in the same way here as in every engine that serves curves:
 
-- Whole floats and decimals are integers, and NaN is missing, since a column of integers with gaps often comes so.
-- A value that equals no known one is unseen, whatever it is: 0.5, infinity, an integer beyond 64 bits, a string with
-  NUL. :func:`lookup` refuses types, never values; :func:`encode` also refuses values that cannot be kept as keys.
+- Whole floats and decimals are integers, and NaN is missing, since columns of integers with gaps are often stored so.
+- A value that equals no known value is unseen: 0.5, infinity, an integer beyond 64 bits, a string with NUL.
+  :func:`lookup` refuses types, never values; :func:`encode` also refuses values that cannot be stored as keys.
 - Booleans are not 0 and 1. Dates, times, durations, bytes and lists are refused: convert them to strings.
 
-Nothing here knows of scores.
+Scores do not belong here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from isolayer.fitting.columns import refuse_other
 from isolayer.settings import listed, shown
 
 Codes = NDArray[np.int64]
-Column = Any  # whatever `encode` takes
+Column = Any  # anything that `encode` accepts
 Mask = NDArray[np.bool_]
 
 KINDS = {"i": "integers", "b": "booleans", "U": "strings"}  # by the dtype of a vocabulary
 
-_DENSE = 1 << 22  # up to so many possible codes a table beats hashing and sorting, however few rows there are
+_DENSE = 1 << 22  # with up to this many possible codes a table is faster than hashing and sorting, even for few rows
 _LIMITS = np.iinfo(np.int64)
 
 
@@ -55,7 +55,7 @@ def context_names(contexts: Sequence[str]) -> tuple[str, ...]:
 
 
 def encode(column: Column, name: str = "context") -> tuple[NDArray[Any], Codes]:
-    """Distinct values of a column, sorted, and the place of each row's value among them.
+    """Distinct values of a column, sorted, and the index of each row's value among them.
 
     Args:
         column: Strings, integers or booleans, shape ``[n]``; ``None``, NaN and nulls are missing.
@@ -90,7 +90,7 @@ def encode(column: Column, name: str = "context") -> tuple[NDArray[Any], Codes]:
 
 
 def lookup(column: Column, vocabulary: NDArray[Any], name: str = "context") -> Codes:
-    """Place of each value in a vocabulary; -1 where it is not there.
+    """Index of each value in a vocabulary; -1 if it is not in it.
 
     >>> lookup([7, 8, 5], np.array([5, 7])).tolist()
     [1, -1, 0]
@@ -112,7 +112,7 @@ def lookup(column: Column, vocabulary: NDArray[Any], name: str = "context") -> C
 
 
 def typed(vocabulary: NDArray[Any]) -> tuple[NDArray[Any], bool]:
-    """The values of a vocabulary without ``None``, in their own type, and whether ``None`` was there.
+    """The values of a vocabulary without ``None``, in their own type, and whether it had ``None``.
 
     >>> typed(np.array([3, 5, None], dtype=object))
     (array([3, 5]), True)
@@ -127,7 +127,7 @@ def combine(codes: Sequence[Codes], sizes: Sequence[int], rows: int) -> tuple[li
     """Distinct combinations of several columns of codes, in lexicographic order, and the combination of each row.
 
     Args:
-        codes: One array ``[rows]`` a column.
+        codes: One array ``[rows]`` per column.
         sizes: How many codes each column may have.
         rows: Number of rows, needed when there are no columns: then there is one combination.
 
@@ -147,7 +147,7 @@ def combine(codes: Sequence[Codes], sizes: Sequence[int], rows: int) -> tuple[li
 
 
 def present_codes(code: Codes, size: int) -> tuple[Codes, Codes]:
-    """Codes that occur, sorted, and the place of each row's code among them.
+    """Codes that occur, sorted, and the index of each row's code among them.
 
     >>> present, place = present_codes(np.array([9, 4, 9]), 10)
     >>> present.tolist(), place.tolist()
@@ -169,9 +169,9 @@ class _Read(NamedTuple):
         values: Integers, booleans or strings: one per row ``[n]``, or the distinct ones ``[m]`` if there are codes.
         codes: Which of the values each row has ``[n]``, or None.
         missing: Which rows have no value ``[n]``; None if all have one.
-        unfit: Which of the values can be no key, and stand there as something else; None if all can.
-        given: The values as they were given, for an error.
-        exact: Floats below this tell integers apart; None for other types.
+        unfit: Which of the values cannot be keys, and are stored as a placeholder; None if all can be keys.
+        given: The original values, for an error.
+        exact: Below this, floats represent integers exactly; None for other types.
     """
 
     values: NDArray[Any]
@@ -197,7 +197,7 @@ def _read(column: Column, name: str) -> _Read:
 
 
 def _whole(given: NDArray[Any]) -> tuple[NDArray[Any], Mask | None, Mask | None, int | None]:
-    """Numbers as booleans or 64-bit integers; which are missing, which are no such, and what floats tell apart."""
+    """Numbers as booleans or 64-bit integers; which are missing, which do not fit, and up to where floats are exact."""
     if given.dtype.kind in "bi":
         return given.astype(bool if given.dtype.kind == "b" else np.int64, copy=False), None, None, None
     if given.dtype.kind == "u":
@@ -249,7 +249,7 @@ def _arrow(column: Column, name: str) -> Any:
     try:
         array = column if isinstance(column, pa.Array | pa.ChunkedArray) else _array(column)
     except UnicodeEncodeError as error:
-        raise InputError(f"context {name}: expected text, got what UTF-8 cannot hold ({error}); clean it") from error
+        raise InputError(f"context {name}: expected text, got invalid UTF-8 ({error}); clean it") from error
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(
             f"context {name}: expected values of one type, got a mixture ({error}); convert the column"
@@ -258,7 +258,7 @@ def _arrow(column: Column, name: str) -> Any:
 
 
 def _has_inner_nul(column: NDArray[Any]) -> bool:
-    """Whether a string of a numpy array goes on after a NUL; at the end numpy pads with NUL and drops it."""
+    """Whether a string of a numpy array has a NUL before its end; NULs at the end are numpy's padding."""
     text = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("="))
     characters = text.view(np.uint32).reshape(len(text), text.dtype.itemsize // 4)
     return bool(((characters[:, :-1] == 0) & (characters[:, 1:] != 0)).any())
@@ -274,7 +274,7 @@ def _array(column: Column) -> Any:
 
 
 def _may_be_keys(kind: Any) -> bool:
-    """Whether values of an Arrow type can be keys; categories are looked into later."""
+    """Whether values of an Arrow type can be keys; the values of categories are checked later."""
     import pyarrow.types as types
 
     tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_string)
@@ -282,7 +282,7 @@ def _may_be_keys(kind: Any) -> bool:
 
 
 def _words(words: Any) -> tuple[NDArray[Any], Mask | None, Mask | None, int | None]:
-    """Distinct values of an Arrow array in numpy; which are missing, which are unfit, and what floats tell apart."""
+    """Distinct values of an Arrow array in numpy; which are missing or unfit, and up to where floats are exact."""
     import pyarrow.compute as pc
     import pyarrow.types as types
 
@@ -306,7 +306,7 @@ def _whole_decimals(given: Sequence[Any]) -> tuple[NDArray[Any], Mask | None]:
 
 
 def _refuse(read: _Read, chosen: Any, name: str) -> None:
-    """Raise when one of the chosen values can be no key."""
+    """Raise if one of the chosen values cannot be a key."""
     if read.unfit is None or not read.unfit[chosen].any():
         return
     first = np.arange(len(read.values))[chosen][read.unfit[chosen]][0]
@@ -320,7 +320,7 @@ def _refuse(read: _Read, chosen: Any, name: str) -> None:
 
 
 def _refuse_other_type(read: _Read, known: NDArray[Any], name: str) -> None:
-    """Raise when a column is not of the type of the known values, or has floats too coarse to tell them apart."""
+    """Raise if a column does not have the type of the known values, or has floats too coarse to distinguish them."""
     kind = read.values.dtype.kind
     if kind != known.dtype.kind:
         raise InputError(
@@ -338,7 +338,7 @@ _FLOATS = {53: 64, 24: 32, 11: 16}  # bits of a float by those of its fraction
 
 
 def _places(values: NDArray[Any], known: NDArray[Any]) -> Codes:
-    """Place of each value among the known, sorted ones; -1 where it is not there."""
+    """Index of each value among the known, sorted ones; -1 if it is not among them."""
     if values.dtype.kind == "U":
         guess = np.searchsorted(known, values).clip(max=len(known) - 1)
         return np.where(known[guess] == values, guess, -1)
@@ -366,9 +366,9 @@ def _lookup_numbers(values: NDArray[Any], known: NDArray[Any]) -> Codes:
     if size > max(_DENSE, 4 * len(values)):
         guess = np.searchsorted(known, values).clip(max=len(known) - 1)
         return np.where(known[guess] == values, guess, -1)
-    limits = np.iinfo(np.int64)  # nothing is beyond these
+    limits = np.iinfo(np.int64)  # no integer is beyond these
     below, above = max(lowest - 1, limits.min), min(lowest + size, limits.max)
-    table = np.full(size + 2, -1)  # one more at either end, for whatever is below or above
+    table = np.full(size + 2, -1)  # one more entry at either end, for values below or above
     table[known - below] = np.arange(len(known))
     return np.asarray(table[np.clip(values, below, above) - below])
 

@@ -1,4 +1,4 @@
-"""What a level is fitted against, and what is known of some of its contexts once they are. numpy only."""
+"""The parents of a level, and some fitted contexts of the level. numpy only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from isolayer.fitting.packed import Matrix
 
 Floats = NDArray[np.float64]
-Place = slice | NDArray[np.int64]  # of some contexts in their level
+Place = slice | NDArray[np.int64]  # indices of some contexts in their level
 
 
 class Above(NamedTuple):
-    """The level above: its curves and their variances ``[curves, knots]``, and the parent of each context below."""
+    """The parent level: its curves and their variances ``[curves, knots]``, and the parent of each context."""
 
     curves: Matrix
     variance: Matrix
@@ -22,13 +22,13 @@ class Above(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Some fitted contexts, before they are balanced: arrays ``[contexts, knots]``, but for the last two.
+    """Some fitted contexts, before they are balanced: arrays ``[contexts, knots]``, except the last two.
 
     Args:
         values: Knot values.
         variance: Their posterior variance.
         knot_weight: Weight of the rows around each knot.
-        remains: How much of the parent is still in each curve, from 0 to 1.
+        remains: Share of the parent in each curve, from 0 to 1.
         sums: See :func:`isolayer.fitting.level.balancing_shift`, shape ``[4, contexts]``.
         residual: The largest residual.
     """
@@ -41,6 +41,6 @@ class Chunk(NamedTuple):
     residual: float
 
     def only(self, kept: NDArray[np.bool_]) -> Chunk:
-        """Those of some contexts."""
+        """The same for some contexts."""
         values, variance, weight, remains = self.values, self.variance, self.knot_weight, self.remains
         return Chunk(values[kept], variance[kept], weight[kept], remains[kept], self.sums[:, kept], self.residual)

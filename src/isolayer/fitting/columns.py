@@ -1,7 +1,7 @@
-"""One column of numbers: scores, probabilities, labels or weights, read from whatever holds it, and checked.
+"""One column of numbers: scores, probabilities, labels or weights, read from any kind of array and checked.
 
-Every public function of the package that takes a column reads it here, so that the same mistake has the same answer
-everywhere. A column is a list, a numpy array, a Series of pandas or polars, an Arrow array or a tensor on the CPU.
+Every public function of the package reads its columns with these functions, so that the same mistake gives the same
+error. A column is a list, a numpy array, a Series of pandas or polars, an Arrow array or a tensor on the CPU.
 Text, dates, masked values and complex numbers are refused rather than converted. Frames of several columns are read in
 :mod:`isolayer.fitting.frames`, and columns of context values in :mod:`isolayer.fitting.categories`.
 """
@@ -141,7 +141,7 @@ def refuse(name: str, column: NDArray[Any], good: NDArray[np.bool_], rule: str, 
 
 
 def same_length(name: str, length: int, rows: int) -> None:
-    """Raise when a column is not as long as the columns beside it.
+    """Raise if a column does not have the length of the other columns.
 
     >>> same_length("weight", 2, 3)
     Traceback (most recent call last):
@@ -153,7 +153,7 @@ def same_length(name: str, length: int, rows: int) -> None:
 
 
 def array_of(name: str, values: Any) -> NDArray[Any]:
-    """Values as a numpy array of whatever type and shape they have, nothing masked and nothing left unread."""
+    """Values as a numpy array of any type and shape; an error for masked values and for what numpy cannot read."""
     refuse_other(name, values)
     try:
         array = np.asarray(values)
@@ -166,7 +166,7 @@ def array_of(name: str, values: Any) -> NDArray[Any]:
 
 
 def refuse_other(name: str, values: Any) -> None:
-    """Raise when something is not a column at all, or one with masked values.
+    """Raise if something is not a column at all, or has masked values.
 
     >>> refuse_other("score", {1.0, 2.0})
     Traceback (most recent call last):
@@ -198,7 +198,7 @@ def shaped(name: str, array: NDArray[Any], dims: int | None = 1) -> NDArray[Any]
 
 
 def _doubles(name: str, column: NDArray[Any], *, booleans: bool) -> Floats:
-    """The values as doubles, by whether their type is a number, not by whether numpy could convert it."""
+    """The values as doubles, only if they are numbers; text that numpy could convert is refused."""
     if column.dtype.kind in _KINDS:
         got = _KINDS[column.dtype.kind]
         raise InputError(f"{name}: expected a column of numbers, got {got}; convert it to numbers")
@@ -211,7 +211,7 @@ def _doubles(name: str, column: NDArray[Any], *, booleans: bool) -> Floats:
             got = f"{column[row]!r:.60} in row {row}"
             raise InputError(f"{name}: expected a column of numbers, got {got}; convert it to numbers")
     try:
-        with np.errstate(over="ignore"):  # beyond the range of doubles is infinite, which is refused by its row
+        with np.errstate(over="ignore"):  # too large numbers become infinite, and are refused later
             return column.astype(np.float64, copy=False)
     except (ValueError, OverflowError) as error:
         raise InputError(f"{name}: expected numbers that fit a double, got {error}; rescale the column") from error

@@ -1,4 +1,4 @@
-"""Which combinations of fields a fit has to add, may find by their evidence, and must leave out, as settings say it.
+"""The settings for combinations of fields: which to add, how many to find by their evidence, and which to leave out.
 
 In text a combination is written with an x between its fields: ``hour x device``.
 """
@@ -13,16 +13,16 @@ from isolayer.fitting.field_levels import Field
 from isolayer.settings import count, listed, shown
 
 Interactions = Literal["auto"] | int | Sequence[Sequence[str] | int]
-Name = str | Sequence[str]  # of a field, or the names of those of a combination
+Name = str | Sequence[str]  # name of a field, or names of the fields of a combination
 
-_MOST_TERMS = 40  # combinations that are found
-_ORDER = 3  # fields of a combination at most
+_MOST_TERMS = 40  # most combinations that are found
+_ORDER = 3  # most fields of a combination
 _RULE = "two or three different names of fields in each"
 _ADVICE = '0 is none; or "auto"'
 
 
 class Choice(NamedTuple):
-    """Combinations by the places of their fields: how many to find at most, which to add anyway, which to leave out.
+    """Combinations by the indices of their fields: how many to find at most, which to add, and which to leave out.
 
     >>> Choice(40, never=(frozenset({0, 1}),)).allows([1, 0, 2]), Choice(40).allows([1, 0, 2])
     (False, True)
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
     never: tuple[frozenset[int], ...] = ()
 
     def allows(self, places: Collection[int]) -> bool:
-        """Whether a combination may be found: no part of it is left out, and it is not there already."""
+        """Whether a combination may be found: no part of it is left out, and it is not added already."""
         return not any(gone <= set(places) for gone in self.never) and not any(
             set(one) == set(places) for one in self.asked
         )
@@ -49,7 +49,7 @@ def written(name: Name) -> str:
 
 
 def named(written: str, fields: Collection[str] = ()) -> Name:
-    """What :func:`written` wrote; the name of a field that is known is never split.
+    """The inverse of :func:`written`; the name of a known field is never split.
 
     >>> named("hour x device"), named("hour"), named("2 x 2", ["2 x 2"])
     (('hour', 'device'), 'hour', '2 x 2')
@@ -59,7 +59,7 @@ def named(written: str, fields: Collection[str] = ()) -> Name:
 
 
 def most_terms(interactions: Interactions) -> int:
-    """The number of combinations that a setting lets a fit find, beside those that it names.
+    """The number of combinations that a fit may find besides those that the setting names.
 
     >>> most_terms("auto"), most_terms(0), most_terms([("hour", "device")]), most_terms([("hour", "device"), "auto"])
     (40, 0, 0, 40)
@@ -75,7 +75,7 @@ def most_terms(interactions: Interactions) -> int:
 
 
 def check_without(without: Any) -> tuple[Name, ...]:
-    """What a fit leaves out: names of fields, and tuples of them.
+    """What a fit leaves out, checked: names of fields, and tuples of them.
 
     >>> check_without(["hour", ("hour", "device")])
     ('hour', ('hour', 'device'))
@@ -91,7 +91,7 @@ def check_without(without: Any) -> tuple[Name, ...]:
 
 
 def check_interactions(interactions: Interactions) -> None:
-    """Raise unless a setting is a number of combinations, ``"auto"``, or says which."""
+    """Raise unless a setting is a number of combinations, ``"auto"``, or a list of combinations."""
     most_terms(interactions)
     for one in _entries(interactions):
         if _is_combination(one):
@@ -99,19 +99,19 @@ def check_interactions(interactions: Interactions) -> None:
 
 
 def choice_of(interactions: Interactions, without: Sequence[Name], fields: Sequence[Field]) -> Choice:
-    """What settings mean for some fields, of which those that are left out are gone already."""
+    """The choice that settings make for some fields; fields that are left out have been removed before."""
     named = [one for one in _entries(interactions) if _is_combination(one)]
     gone = [name for name in without if not isinstance(name, str)]
     asked = tuple(tuple(sorted(_places("interactions", one, fields))) for one in named)
     never = tuple(frozenset(_places("without", one, fields)) for one in gone)
     for one, places in zip(named, asked, strict=True):
         if any(part <= set(places) for part in never):
-            raise InputError(f"interactions: expected none of what is left out, got {one}; take it out of without")
+            raise InputError(f"interactions: expected none that is left out, got {one}; remove it from without")
     return Choice(most_terms(interactions), tuple(dict.fromkeys(asked)), never)
 
 
 def left(fields: Iterable[Field], without: Sequence[Name]) -> tuple[Field, ...]:
-    """The fields but those that are left out by their name, or by that of their column.
+    """The fields without those that are left out by their own name or by that of their column.
 
     >>> hour, weekday = Field("when", "number", part="hour"), Field("when", "number", part="weekday")
     >>> [one.name for one in left([hour, weekday], ["when.hour"])], left([hour, weekday], ["when"])
@@ -125,7 +125,7 @@ def left(fields: Iterable[Field], without: Sequence[Name]) -> tuple[Field, ...]:
 
 
 def _entries(interactions: Any) -> list[Any]:
-    """The entries of a setting: combinations, and how many to find besides."""
+    """The entries of a setting: combinations, and how many others to find."""
     return list(interactions) if isinstance(interactions, list | tuple) else [interactions]
 
 

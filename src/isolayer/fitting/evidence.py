@@ -1,7 +1,7 @@
-"""How many rows of evidence weighted rows are, by what their weights mean. numpy only.
+"""The effective number of rows of weighted rows, according to the meaning of the weights. numpy only.
 
 *Frequency* weights are counts: a weight of 2 is the row twice, as in a log that was aggregated beforehand. *Importance*
-weights say how much a row stands for, not how often it was seen; the rows of a context are then worth
+weights say how much a row should represent, not how often it was seen; the rows of a context then count as
 (sum w)^2 / sum w^2 rows, and multiplying all weights by a constant changes nothing.
 """
 
@@ -19,7 +19,7 @@ WeightKind = Literal["frequency", "importance"]
 
 _KINDS: dict[str, WeightKind] = {"frequency": "frequency", "importance": "importance"}
 _LEAST_MEAN = 0.5  # weights with a lower mean cannot be counts, which are at least 1
-_WHOLE = 1e-6  # how near a sum of weights must be to 1 to be called normalised
+_WHOLE = 1e-6  # a sum of weights this close to 1 is called normalised
 
 
 class WeightsAreNotCounts(UserWarning):
@@ -36,7 +36,7 @@ def checked_kind(kind: str) -> WeightKind:
 
 
 def evidence(histogram: Histogram) -> Histogram:
-    """The sums as a fit should read them: the weight of a context is the number of rows that it is worth.
+    """The sums with weights for a fit: the weight of a context is its effective number of rows.
 
     >>> day = Histogram.from_arrays([0.1, 0.1], [0, 1], weight=[1.0, 3.0])
     >>> evidence(day).weight.tolist()

@@ -1,4 +1,4 @@
-"""Rows with the levels of their fields: what the terms of fields are fitted to, and what a scan of them says."""
+"""Rows with the levels of their fields, to which terms are fitted, and the sums that a scan of the rows gives."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Data:
     """Rows to fit.
 
     Args:
-        rows: Labels, weights, and places of the base logits.
+        rows: Labels, weights, and positions of the base logits.
         base: Calibrated logit of the base curve, shape ``[n]``.
-        shift: What sampling added to the logit of each row, ``[n]``: minus the log of the kept share of negatives.
+        shift: What the sampling of negatives added to each logit, ``[n]``: minus the log of the kept share.
         levels: Level of every field, one array ``[n]`` per field.
     """
 

@@ -1,4 +1,4 @@
-"""Rows that were not fitted, as witnesses: how much of the terms to keep, and the last curve over their sum."""
+"""Uses of rows that were not fitted: to choose how much of the terms to keep, and for the last curve over their sum."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from isolayer.fitting.terms import LAST_GRID, Terms
 Floats = NDArray[np.float64]
 
 _FOLDS = 5
-LEAST_LEFT = 0.2  # of one minus the leverage of a row
-_SAME = 1e-3  # a last curve this near to the identity is left out
+LEAST_LEFT = 0.2  # lower bound of one minus the leverage of a row
+_SAME = 1e-3  # a last curve this close to the identity is left out
 
 
 def guard(data: Data, outline: Terms, fit: Callable[[Data], Terms]) -> float:
@@ -41,7 +41,7 @@ def guard(data: Data, outline: Terms, fit: Callable[[Data], Terms]) -> float:
 
 
 def left_out(data: Data, terms: Terms, rate: Floats | float) -> Histogram:
-    """Rows by their corrected logits as if each had not been fitted: one Newton step back (Rad and Maleki 2020)."""
+    """Rows by approximate leave-one-out corrected logits: one Newton step back (Rad and Maleki 2020)."""
     totals = terms.totals_of_levels(data.levels, len(data), variance="posterior")
     logit = terms.correct(data.base, totals)
     leverage = terms.share * terms.deviation(data.base, np.zeros(len(data)), totals) ** 2
@@ -51,7 +51,7 @@ def left_out(data: Data, terms: Terms, rate: Floats | float) -> Histogram:
 
 
 def last_curve(rows: Histogram) -> Floats | None:
-    """The overall curve over corrected logits of rows that were not fitted; None where it would change nothing."""
+    """The overall curve over corrected logits of rows that were not fitted; None if it would change nothing."""
     histogram, shift = sampled_as_one(rows)
     values = fit_levels(histogram).table.values[0] + shift
     used = _used(rows)

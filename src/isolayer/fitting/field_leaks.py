@@ -1,7 +1,7 @@
-"""Fields that know the label: the label itself left in a frame, or something that is logged after the event.
+"""Fields that reveal the label: the label itself left in a frame, or something that is logged after the event.
 
-Such a field predicts better than anything that is known when a score is served, and a calibrator that reads it is worth
-nothing there.
+Such a field predicts better than anything that is known when a score is served, and a calibrator that uses it is
+useless in serving.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from isolayer.fitting.field_levels import Field
 
 Floats = NDArray[np.float64]
 
-TELLS = 0.02  # share of the loss of the mean label that a field alone leaves, below which it tells the label
-BETTER = 0.85  # share of the loss of the score that a field alone leaves, below which it is suspect
-SAYS_SOMETHING = 0.95  # share of the loss of the mean label below which a score can be compared with
-FEWEST = 100  # rows of each class from which this is no chance
-_PRIOR = 2.0  # rows at the mean label that every level begins with
+TELLS = 0.02  # a field whose own log loss is below this share of that of the mean label reveals the label
+BETTER = 0.85  # a field whose own log loss is below this share of that of the score is suspect
+SAYS_SOMETHING = 0.95  # scores with a log loss above this share of that of the mean label are not compared with
+FEWEST = 100  # with fewer rows of a class, this could be chance
+_PRIOR = 2.0  # prior rows at the mean label in every level
 
 
 class FieldKnowsLabel(UserWarning):
@@ -30,7 +30,7 @@ class FieldKnowsLabel(UserWarning):
 
 
 def check_leaks(data: Data, fields: Sequence[Field]) -> None:
-    """Refuse fields that tell the label by themselves, and warn of those that predict it far better than the score."""
+    """Refuse fields that reveal the label, and warn of those that predict it far better than the score."""
     label, weight = data.rows.label, data.rows.weight
     positive = float(weight @ label)
     total = float(weight.sum())
@@ -43,8 +43,8 @@ def check_leaks(data: Data, fields: Sequence[Field]) -> None:
         alone = loss_alone(level, label, weight)
         if alone < TELLS * mean:
             raise InputError(
-                f"field {one.column}: expected a column that is known when a score is served, got one that tells the "
-                "label by itself; leave it out"
+                f"field {one.column}: expected a column that is known when a score is served, got one that reveals the "
+                "label; leave it out"
             )
         if score < SAYS_SOMETHING * mean and alone < BETTER * score:
             warnings.warn(
@@ -56,7 +56,7 @@ def check_leaks(data: Data, fields: Sequence[Field]) -> None:
 
 
 def loss_alone(level: NDArray[np.int64], label: Floats, weight: Floats) -> float:
-    """Mean log loss of the rate of a row's level among the other rows; -1 is a level too.
+    """Mean log loss if each row is predicted by the rate of the other rows of its level; -1 is a level too.
 
     >>> label = np.tile([0.0, 1.0], 200)
     >>> [round(loss_alone(level, label, np.ones(400)), 3) for level in (label.astype(int), np.arange(400))]

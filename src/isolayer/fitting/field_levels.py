@@ -1,8 +1,8 @@
-"""Fields: columns of any type as a small number of levels, learned once and looked up ever after.
+"""Fields: columns of any type, reduced to a small number of levels. Levels are learned once and then looked up.
 
-A number falls into one of up to 128 bins of about equal mass; a category (text, a boolean) is a level of its own; a
-date becomes its parts. A missing value is a level of its own too. A category that was not there when the levels were
-learned has no level, and is served without the field. Nothing here knows of scores or labels.
+A number falls into one of up to 128 bins of about equal weight; each category (text, a boolean) is a level; a date is
+split into its parts. Missing is a level too. A category that was not in the fit has no level, and is served without the
+field. Scores and labels do not belong here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Field:
 
     Args:
         column: Name of the column.
-        kind: Whether values are ordered.
+        kind: ``"number"``, whose values are ordered, or ``"category"``.
         words: Categories, sorted, ``None`` last if missing was seen; empty for numbers.
         edges: Level ``i`` of a number is ``edges[i - 1] <= x < edges[i]``; the last level is missing.
         part: The part of a date that is the number.
@@ -70,7 +70,7 @@ class Field:
 
     @property
     def linked(self) -> NDArray[np.bool_]:
-        """Whether neighbouring levels are alike, ``[size - 1]``: not with the spike, and not with missing."""
+        """Whether neighbouring levels are smoothed together, ``[size - 1]``; the spike and missing are not."""
         linked = np.full(self.size - 1, self.kind == "number")
         if self.kind == "number":
             linked[-1] = False
@@ -88,7 +88,7 @@ class Field:
         part: Part | None = None,
         bins: int = BINS,
     ) -> Field:
-        """Learn the levels of a column, or of a part of a column of dates, from rows of some weight."""
+        """Learn the levels of a column, or of a part of a column of dates, from weighted rows."""
         if part is None and kind_of(column, values) == "category":
             return cls(column, "category", words=encode(values, column)[0])
         numbers = number_of(column, values, part)
@@ -109,7 +109,7 @@ class Field:
         return self.level_of_numbers(number_of(self.column, values, self.part))
 
     def takes(self, found: Holds) -> bool:
-        """Whether a column that holds this is read as the one that was fitted.
+        """Whether a column with values of this kind can be read as the fitted one.
 
         >>> Field("age", "number").takes("category"), Field("age", "number").takes("nothing")
         (False, True)
@@ -117,19 +117,19 @@ class Field:
         return found in ("nothing", "date" if self.part else self.kind)
 
     def refuse(self, found: str) -> NoReturn:
-        """Raise, since a column holds something else than when it was fitted."""
+        """Raise, since a column has other values than in the fit."""
         wanted = "dates" if self.part else "numbers" if self.kind == "number" else "text or booleans"
         raise InputError(f"field {self.column}: expected {wanted} as when fitted, got {found}; convert the column")
 
     @property
     def missing(self) -> int:
-        """Level of missing values; -1 where none was seen."""
+        """Level of missing values; -1 if there were none."""
         if self.kind == "number":
             return self.size - 1
         return self.size - 1 if len(self.words) and self.words[-1] is None else -1
 
     def level_of_numbers(self, numbers: Floats) -> Levels:
-        """Level of each number, NaN being missing."""
+        """Level of each number; NaN is missing."""
         level = np.searchsorted(self.edges, numbers, side="right").astype(np.intp)
         level[np.isnan(numbers)] = self.size - 1
         return level
@@ -146,7 +146,7 @@ class Field:
         Args:
             first: The first level.
             last: The last level; by default the first.
-            span: Least and greatest value of the column, where they are known.
+            span: Least and greatest value of the column, if they are known.
 
         >>> age = Field("age", "number", edges=np.array([25.0, 35.0]))
         >>> age.word(1), age.word(2), age.word(0, 1)
@@ -192,7 +192,7 @@ def _whole_range(below: float | None, above: float | None, low: float | None, hi
 
 
 def fields_of(columns: Mapping[str, Column], weight: Floats | None = None, *, bins: int = BINS) -> tuple[Field, ...]:
-    """Learn the fields of some columns, by type; a column with one value only says nothing and is left out.
+    """Learn the fields of some columns, by type; a column with a single value is uninformative and left out.
 
     >>> [field.name for field in fields_of({"device": ["tv", "web"], "always": [1, 1]})]
     ['device']
@@ -210,19 +210,19 @@ def fields_of(columns: Mapping[str, Column], weight: Floats | None = None, *, bi
 
 
 def _refuse_twins(fields: Sequence[Field]) -> None:
-    """Raise when a column is called as a part of a date is."""
+    """Raise if a column has the same name as a part of a date."""
     parts = {one.name: one for one in fields if one.part}
     for one in fields:
         if not one.part and one.name in parts:
             date = parts[one.name]
             raise InputError(
-                f"fields: expected names that differ, got the column {one.name!r} beside the date {date.column!r}, "
-                f"whose {date.part} is called the same; rename the column, or leave one of them out of the fields"
+                f"fields: expected different names, got the column {one.name!r} and the date {date.column!r}, whose "
+                f"{date.part} has the same name; rename the column, or leave one of them out of the fields"
             )
 
 
 def refuse_infinite(name: str, count: int) -> None:
-    """Raise if a field has infinite values where it is fitted; in serving they fall into its first and last level.
+    """Raise if a field has infinite values in a fit; in serving they are in its first and last level.
 
     >>> refuse_infinite("price", 3)
     Traceback (most recent call last):
@@ -236,7 +236,7 @@ def refuse_infinite(name: str, count: int) -> None:
 
 
 def _has_gap(one: Field, columns: Mapping[str, Column]) -> bool:
-    """Whether a number of one value is missing in some rows, which says something after all."""
+    """Whether a number with a single value is missing in some rows, so that it is informative after all."""
     if one.kind == "category":
         return False
     missing = np.isnan(number_of(one.column, columns[one.column], one.part))
@@ -249,7 +249,7 @@ def levels_of(fields: Sequence[Field], columns: Mapping[str, Column]) -> list[Le
 
 
 def kind_of(name: str, values: Column) -> Holds:
-    """What a column holds, by its type: numbers, categories (text and booleans), dates, or nothing at all.
+    """The kind of a column, by its type: numbers, categories (text and booleans), dates, or only missing values.
 
     >>> kind_of("age", [1, None]), kind_of("device", ["tv"]), kind_of("gap", [None])
     ('number', 'category', 'nothing')
@@ -275,7 +275,7 @@ def kind_of(name: str, values: Column) -> Holds:
 
 
 def _all_missing(name: str, values: Column) -> bool:
-    """Whether a column holds None and NaN only, whatever its type."""
+    """Whether a column of any type has only None and NaN."""
     import pyarrow.compute as pc
 
     array = as_arrow(name, values)
@@ -283,7 +283,7 @@ def _all_missing(name: str, values: Column) -> bool:
 
 
 def as_arrow(name: str, values: Column) -> Any:
-    """A column as an Arrow array, NaN and None alike missing."""
+    """A column as an Arrow array, in which both NaN and None are missing."""
     import pyarrow as pa
 
     refuse_other(f"field {name}", values)
@@ -301,14 +301,14 @@ def as_arrow(name: str, values: Column) -> Any:
 
 
 def _beyond_64_bits(name: str, values: Column) -> Any:
-    """Integers that are too large for Arrow, as doubles, which numbers of fields are compared as."""
+    """Integers that are too large for Arrow, as doubles; numbers of fields are compared as doubles."""
     import pyarrow as pa
 
     try:
         return pa.array([value if value is None else float(value) for value in values], pa.float64(), from_pandas=True)
     except OverflowError as error:
         raise InputError(
-            f"field {name}: expected numbers that a double can hold, got an integer of more than 308 digits; "
+            f"field {name}: expected numbers in the range of doubles, got an integer of more than 308 digits; "
             "leave the row out"
         ) from error
     except (TypeError, ValueError) as error:
@@ -363,7 +363,7 @@ def part_of(seconds: Floats, part: Part) -> Floats:
 
 
 def _edges(numbers: Floats, weight: Floats, bins: int) -> tuple[Floats, int]:
-    """Edges between the bins of a column, each between two values that occur, and the bin of a spike."""
+    """Edges between the bins of a column, each between two values that occur, and the bin of the spike."""
     known = ~np.isnan(numbers)
     values, place = np.unique(numbers[known], return_inverse=True)
     if not len(values):

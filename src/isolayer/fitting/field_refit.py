@@ -1,8 +1,8 @@
-"""Terms of a known structure: their values from sums, whoever makes these; rows in memory are one such source.
+"""Terms of a known structure: their values are fitted to sums, which may come from rows in memory or from an engine.
 
-Fields, levels, combinations, strengths and the share that the guard left are the structure. With these given there is
-one convex problem (:mod:`isolayer.fitting.field_solver`), so the same rows have the same values wherever they lie, and
-terms that are fitted again to their own rows stay as they are.
+The structure is the fields, levels, combinations and strengths, and the share that the guard kept. Given this, the fit
+is one convex problem (:mod:`isolayer.fitting.field_solver`). So the same rows give the same values in memory and in an
+engine, and terms that are fitted again to their own rows do not change.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from isolayer.fitting.threads import one_thread
 Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
 
-GUARDED = 30_000  # sets of at most so many rows are guarded by folds
+GUARDED = 30_000  # with up to this many rows, the guard uses folds
 _NOWHERE = np.empty(0, np.intp)
 
 
 class SumSource(Protocol):
-    """What can be asked about rows: sums at some values, and tallies of every free term."""
+    """A source of sums over rows: sums at given values, and tallies of every free term."""
 
     blocks: list[Block]
 
@@ -40,7 +40,7 @@ class SumSource(Protocol):
 
 
 class Refit(NamedTuple):
-    """Terms with the values of some rows, and how many scans of the rows these took."""
+    """Terms fitted to some rows, and the number of scans of the rows."""
 
     terms: Terms
     scans: int
@@ -61,7 +61,7 @@ class RowSums:
         return self._data.scan(self.blocks, self._offset, values)
 
     def tallies(self) -> list[Tally]:
-        """The same for counts."""
+        """Rows, observed and expected events of every level of every free term."""
         return [self._data.tally(block.level, len(block.values)) for block in self.blocks[1:]]
 
 
@@ -69,14 +69,14 @@ class RowSums:
 def refit(
     terms: Terms, source: SumSource, *, share: float = 1.0, most: int = MOST_SCANS, still: float = STILL
 ) -> Refit:
-    """The same terms with the values of other rows; frozen ones keep theirs.
+    """The same terms fitted to other rows; frozen terms keep their values.
 
     Args:
-        terms: The structure, whose values are where the search begins.
+        terms: The structure; the search starts from its values.
         source: Sums of the rows, by the blocks of these terms.
         share: How much of the values to keep.
-        most: Number of scans at most.
-        still: Largest move that a block alone may still want to make, in logits.
+        most: Largest number of scans.
+        still: Tolerance: no block alone would still move a value by more than this, in logits.
     """
     solved = solve(source.blocks, source.scan, most=most, still=still)
     free, moved = (term for term in terms.terms if not term.frozen), list[Term]()
@@ -90,12 +90,12 @@ def refit(
 
 
 def share_for(structure: Terms, rows: float) -> float:
-    """How much of terms to keep: all where rows are many; else what the guard left of the structure."""
+    """The share of the terms to keep: 1 if there are many rows, otherwise the share that the guard kept."""
     return 1.0 if rows > GUARDED else structure.share
 
 
 def blocks_of(terms: Terms, levels: Sequence[Levels] | None = None, rows: int = 0) -> list[Block]:
-    """Blocks of the free terms with their values, the shared one first; without levels if rows lie elsewhere."""
+    """Blocks of the free terms with their values, the shared one first; without levels if rows are in an engine."""
     whole = terms.kept(1.0)
     shared = shared_block(rows)
     shared.values = np.array([whole.shared])

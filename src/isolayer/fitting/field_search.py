@@ -18,7 +18,7 @@ from isolayer.fitting.interactions import Candidate, View, cells_of, evidence, e
 Floats = NDArray[np.float64]
 
 _AT_ONCE, _ORDER = 4, 3  # interactions added together, and fields of each
-_LEAST_EVIDENCE, _SHARE = 2.0, 0.25  # of a term, in nats and relative to the best one
+_LEAST_EVIDENCE, _SHARE = 2.0, 0.25  # least evidence of a term, in nats and relative to the best one
 
 
 class Added(NamedTuple):
@@ -30,7 +30,7 @@ class Added(NamedTuple):
 
 
 def search(fit: Backfit, data: Data, fields: Sequence[Field], choice: Choice) -> list[Added]:
-    """Add what a choice asks for, then others by evidence, a few at a time, until none has enough; all, in order."""
+    """Add the requested interactions, then others by evidence, a few at a time, until none has enough evidence."""
     found, rows = _views(fit, data, fields), round(float(data.rows.weight.sum()))
     chosen = _add_asked(fit, data, found, choice.asked)
     wider = {name_of(more): more for one in chosen for more in extended(one.views, found, _ORDER, rows)}
@@ -67,10 +67,10 @@ def _evidences(fit: Backfit, data: Data, candidates: Sequence[Candidate]) -> Flo
 
 
 def _add(fit: Backfit, data: Data, candidate: Candidate) -> NDArray[np.int64]:
-    """A block for a candidate, with two steps of its own; its cells."""
+    """Add a block for a candidate and fit it by two steps. Returns its cells."""
     cell = cells_of(candidate, data.levels)
     cells, level = np.unique(cell, return_inverse=True)
-    if cells[0] < 0:  # rows without a level go beyond the last cell
+    if cells[0] < 0:  # rows without a level get the index after the last cell
         cells, level = cells[1:], np.where(level == 0, len(cells) - 1, level - 1)
     block = Block.cells(level.astype(np.intp), len(cells))
     fit.blocks.append(block)
@@ -80,7 +80,7 @@ def _add(fit: Backfit, data: Data, candidate: Candidate) -> NDArray[np.int64]:
 
 
 def _best(candidates: Sequence[Candidate], gains: Floats, most: int) -> list[int]:
-    """Places of the candidates with the most evidence, if it is enough, each combination of fields once."""
+    """Indices of the candidates with the most evidence, if it is enough, each combination of fields once."""
     enough, found = max(_LEAST_EVIDENCE, _SHARE * float(gains.max())), dict[tuple[int, ...], int]()
     for i in np.argsort(-gains, kind="stable").tolist():
         if gains[i] <= enough or len(found) == most:

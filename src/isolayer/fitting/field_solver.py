@@ -6,7 +6,7 @@ With the strengths of all blocks fixed, the penalised loss
 
 has one minimum. It is found by L-BFGS, each block scaled by the inverse of its own Hessian and penalty. One *scan*
 gives all that an iteration needs: for each block the sums of residuals and of Newton weights by level, and the loss.
-Whether rows in memory are scanned, or a table in an engine, is not known here, so both give the same values.
+The solver does not depend on whether rows in memory or a table in an engine are scanned, so both give the same values.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from isolayer.fitting.backfitting import Block, Sums
 
 Floats = NDArray[np.float64]
 
-STILL = 2e-3  # logits; where no block alone would move a value further, the values stay
+STILL = 2e-3  # tolerance in logits: the search ends when no block alone would move a value by more
 MOST_SCANS = 60
-_REMEMBERED = 30  # earlier steps that curvature is read from
-_SUFFICIENT = 1e-4  # share of the promised decrease that a step has to bring
-_SHORTEST = 1e-3  # of a step, relative to the one that was wanted
+_REMEMBERED = 30  # how many earlier steps the curvature is estimated from
+_SUFFICIENT = 1e-4  # least share of the predicted decrease that a step must achieve
+_SHORTEST = 1e-3  # shortest step, relative to the full one
 
 
 class Scan(NamedTuple):
-    """What one scan of all rows says at some values: sums of each block, and the loss of all rows together."""
+    """The result of one scan of all rows at some values: sums of each block, and the total loss."""
 
     sums: list[Sums]
     loss: float
 
 
 class Solved(NamedTuple):
-    """Values of each block, the last scan, how many there were, and how far a block would still move."""
+    """Values of each block, the last scan, the number of scans, and how far a block would still move."""
 
     values: list[Floats]
     last: Scan
@@ -44,7 +44,7 @@ class Solved(NamedTuple):
     move: float
 
 
-_ROUNDING = 1e-14  # relative difference of two objectives that is not told from chance
+_ROUNDING = 1e-14  # relative difference of two objectives that is only rounding
 Scanner = Callable[[list[Floats]], Scan]
 
 
@@ -54,8 +54,8 @@ def solve(blocks: Sequence[Block], scan: Scanner, *, most: int = MOST_SCANS, sti
     Args:
         blocks: The blocks, with their strengths.
         scan: Sums of all blocks at some values.
-        most: Number of scans after which the values are taken as they are.
-        still: Largest move that a block alone may still want to make.
+        most: Largest number of scans.
+        still: Tolerance: no block alone would still move a value by more than this.
 
     >>> block = Block.cells(np.empty(0, np.intp), 1)
     >>> def scan(values):  # one row in ten positive, of 1,000
@@ -72,7 +72,7 @@ def solve(blocks: Sequence[Block], scan: Scanner, *, most: int = MOST_SCANS, sti
 
 
 class _Descent:
-    """Where a descent is, and what it remembers of its way."""
+    """The state of a descent: its current point and its last steps."""
 
     def __init__(self, blocks: Sequence[Block], scan: Scanner) -> None:
         self.blocks, self._scan = blocks, scan
@@ -89,13 +89,13 @@ class _Descent:
         return [part.reshape(block.values.shape) for part, block in zip(parts, self.blocks, strict=True)]
 
     def step(self, most: int) -> bool:
-        """One step downhill, shortened until it is one; whether there was one."""
+        """One step, shortened until it lowers the objective. Returns whether there was such a step."""
         direction = self._direction()
         promised, share = float(direction @ self.slope), 1.0 if self.steps else 1 / len(self.blocks)
         while self.scans < most and share > _SHORTEST:
             point = self.point + share * direction
             at, height, slope = self._look(point)
-            level = abs(height - self.height) <= _ROUNDING * abs(self.height)  # then only slopes still tell
+            level = abs(height - self.height) <= _ROUNDING * abs(self.height)  # then only gradients are precise
             if height <= self.height + _SUFFICIENT * share * promised or (
                 level and abs(float(direction @ slope)) < abs(promised)
             ):

@@ -1,7 +1,7 @@
-"""Terms that go on: new rows are added to what earlier rows said, without these.
+"""Incremental updates of terms: new rows are added without reading the earlier rows again.
 
-What earlier rows said of a level is kept as the posterior of its values, a mean and a covariance. New rows are fitted
-with that as their prior. Fields, levels and combinations stay as they are; a category that is new has no level. This is
+The information of earlier rows about a level is stored as the posterior of its values, a mean and a covariance. It is
+the prior for the fit of new rows. Fields, levels and combinations do not change; a new category has no level. This is
 an approximation, unlike the sums of the base curves: the loss of earlier rows is replaced by its quadratic expansion,
 in which terms are independent of each other.
 """

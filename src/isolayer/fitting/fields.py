@@ -2,7 +2,8 @@
 
 The rows come with the calibrated logit of their base curve. Main effects of all fields are fitted first, on a sample if
 there are very many rows, then on all; then the interactions with the most evidence are added, a few at a time. Where
-rows are few, the same is done on folds, and the terms are drawn to the base curve as far as the rows left out say.
+rows are few, the same is done on folds, and the terms are shrunk towards the base curve by the amount that fits the
+rows left out best.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from isolayer.fitting.threads import one_thread
 Floats = NDArray[np.float64]
 
 _SWEEPS, _STILL = 12, 0.01  # sweeps of the main effects, and the change that ends them
-_LAST_SWEEPS = 6  # of all terms, while strengths of interactions settle
+_LAST_SWEEPS = 6  # sweeps of all terms, while the strengths of interactions converge
 _WARM = 2  # sweeps before the strengths are chosen
 _SAMPLE = 100_000  # rows on which the first sweeps run
-_QUANTILES = (0.03, 0.97)  # of the base logit, between which tilts act
-_ROWS_PER_BIN, _LEAST_BINS = 30, 16  # of a number, where rows are few
+_QUANTILES = (0.03, 0.97)  # quantiles of the base logit between which tilts act
+_ROWS_PER_BIN, _LEAST_BINS = 30, 16  # bins of a number if there are few rows
 _NARROW = 1e-3  # a range of base logits below this has no tilts
 
 
@@ -58,9 +59,9 @@ def fit_fields(
         weight: How often each row counts, shape ``[n]``; by default 1.
         rate: Share of the negatives that was kept when rows were sampled.
         interactions: How many combinations of fields to find at most; ``"auto"`` is up to 40. Or which to add: tuples
-            of names, with a number or ``"auto"`` among them to find others besides.
-        without: Fields that are left out, and combinations that are, with those that contain them.
-        structure: Terms of an earlier fit, whose levels and combinations are kept, and the values of those frozen.
+            of names, with a number or ``"auto"`` among them to also find others.
+        without: Fields and combinations to leave out; combinations that contain these are left out too.
+        structure: Terms of an earlier fit, whose levels and combinations are kept, and the values of frozen terms.
 
     >>> rng = np.random.default_rng(0)
     >>> device, base = rng.choice(["tv", "web"], 4000), rng.normal(0, 1, 4000)
@@ -99,12 +100,12 @@ def data_of(
 
 
 def structure_values(data: Data, structure: Terms) -> Terms:
-    """The terms of a structure with the values of these rows; frozen ones keep theirs."""
+    """The terms of a structure fitted to these rows; frozen terms keep their values."""
     return refit(structure, RowSums(data, structure), share=share_for(structure, len(data))).terms
 
 
 def _range(base: Floats, weight: Floats) -> tuple[float, float]:
-    """Two quantiles of the base logit, a little apart even if all are equal."""
+    """Two quantiles of the base logit, slightly apart even if all base logits are equal."""
     order = np.argsort(base)
     mass = np.cumsum(weight[order])
     at = np.searchsorted(mass, np.array(_QUANTILES) * mass[-1]).clip(max=len(base) - 1)

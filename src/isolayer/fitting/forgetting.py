@@ -56,7 +56,7 @@ def ages(
 def kept_share(
     half_life: HalfLife, columns: Mapping[str, Any], rows: int, before: float | None, latest: float | None
 ) -> float:
-    """What the weight of everything seen before is multiplied by when new rows arrive.
+    """The factor of the weight of all earlier rows when new rows arrive.
 
     Args:
         half_life: The half-life.

@@ -1,6 +1,6 @@
 """Frames: columns by name from pandas, polars, Arrow tables, DuckDB relations and mappings, read through narwhals.
 
-Lazy frames are collected once, and only the columns that are asked for. What the numbers in a column must be is said in
+Lazy frames are collected once, with only the columns that are needed. The numbers in a column are checked in
 :mod:`isolayer.fitting.columns`.
 """
 
@@ -46,8 +46,8 @@ def read_rows(
         X: Scores ``[n]`` or ``[n, 1]``, or a frame.
         contexts: The context columns.
         scale: Whether scores are logits or probabilities.
-        score: The score column; by default the one called ``score``, or else the only one that is not named otherwise.
-        other: Further columns with a meaning of their own.
+        score: The score column; by default the one called ``score``, or else the only column without another meaning.
+        other: Further columns with another meaning.
 
     >>> read_rows({"raw": [0.5], "device": ["tv"]}, ["device"]).score.tolist()
     [0.5]
@@ -164,7 +164,7 @@ def _names(frame: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> list[str]:
 
 
 def _collected(frame: nw.LazyFrame[Any], wanted: list[str], present: list[str]) -> nw.DataFrame[Any]:
-    """The wanted columns of a lazy frame; all of them where its engine could mistake one name for another."""
+    """The wanted columns of a lazy frame; all columns if its engine could confuse two names."""
     import pyarrow as pa
 
     if len({name.casefold() for name in present}) == len(present):

@@ -1,8 +1,9 @@
-"""From a histogram to the curves of every level: all rows first, then each level drawn to the frozen one above it.
+"""From a histogram to the curves of every level: all rows first, then each level, shrunk towards its fixed parents.
 
-The global curve is drawn to the line that calibrates all rows best, and that line weakly to the identity. The curve of
-a context is drawn to its parent's, plus what the contexts of its level share in proportion to how much is known of it:
-a context without rows has exactly its parent's curve. How one level is fitted is in :mod:`isolayer.fitting.level`.
+The global curve is shrunk towards the line that calibrates all rows best, and that line weakly towards the identity.
+The curve of a context is shrunk towards its parent's curve plus the deviation that the contexts of its level share. The
+less is known about a context, the less of the shared deviation it gets: a context without rows has exactly its parent's
+curve. How one level is fitted is in :mod:`isolayer.fitting.level`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Shrinkage = Literal["auto"] | float | Sequence[float] | Sequence[Sequence[float]
 
 FLOOR = 1e-3  # least slope of a strictly increasing curve, relative to that of the line of all rows
 _NARROWEST = 0.25  # least spread of the scores in units of calibrated logit
-_MOST_VALUES = 1 << 32  # knot values of all curves together: some 6 GB when packed
-_SAMPLE, _SAMPLE_ROWS = (256, 1024), 200_000  # contexts from which strengths are chosen: enough to have so much weight
+_MOST_VALUES = 1 << 32  # most knot values of all curves together: about 6 GB when packed
+_SAMPLE, _SAMPLE_ROWS = (256, 1024), 200_000  # total weight of the contexts from which strengths are chosen
 
 
 class Levels(NamedTuple):
@@ -39,12 +40,12 @@ class Levels(NamedTuple):
 
     Args:
         keys: For each level one array per context column, shape ``[curves of the level]``.
-        table: Knot values and what is known of them, one row per curve.
+        table: Knot values with their variances and weights, one row per curve.
         rows: Number of rows of each curve.
         strengths: The strengths used, one per level.
         line: The line on which the global curve is centred.
-        residual: The largest KKT residual of all.
-        converged: Whether the choice of strengths settled at every level.
+        residual: The largest KKT residual of all curves.
+        converged: Whether the choice of strengths converged at every level.
     """
 
     keys: tuple[tuple[NDArray[Any], ...], ...]
@@ -66,7 +67,7 @@ def fit_levels(
         shrinkage: ``"auto"``, or the strengths: one number for level, slope and curve of all levels, or those three
             (see :class:`isolayer.fitting.prior.Strength`), or three for each level, global first. 0 is none.
         floor: Least slope of a curve, relative to that of the line of all rows; minus infinity for none.
-        clip: Whether rows beyond the grid are taken to be at its ends; else curves continue there with slope 1.
+        clip: Whether rows beyond the grid count as rows at its ends; otherwise curves continue there with slope 1.
 
     >>> histogram = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1], {"device": ["tv", "tv", "web"]})
     >>> fit_levels(histogram).table.values.shape
@@ -98,7 +99,7 @@ def fit_levels(
 
 
 class _Growing(NamedTuple):
-    """The table of all levels while it is filled: dense, or packed where it is large."""
+    """The table of all levels while it is filled: dense, or packed if it is large."""
 
     dense: Table | None
     parts: Parts
@@ -109,7 +110,7 @@ class _Growing(NamedTuple):
         return cls(dense, Parts.of((curves, knots)))
 
     def add(self, start: int, level: LevelFit) -> float:
-        """Fit a level that begins at a row; returns the largest residual."""
+        """Fit a level whose first row is ``start``. Returns the largest residual."""
         groups, knots = level.part.groups, level.part.grid.buckets
         if self.dense is None and packs(groups):
             return self.parts.add(start, level)
@@ -120,7 +121,7 @@ class _Growing(NamedTuple):
         return residual if all(np.isfinite(column).all() for column in out) else np.inf
 
     def above(self, start: int, parent: NDArray[np.int64]) -> Above:
-        """The level that begins at a row, as what the next one deviates from."""
+        """The level whose first row is ``start``, as the parent of the next one."""
         table = self.table()
         return Above(table.values, table.variance, start + parent)
 
@@ -130,7 +131,7 @@ class _Growing(NamedTuple):
 
 
 class Centre(NamedTuple):
-    """The line on which the global curve is centred, and the units it gives.
+    """The line on which the global curve is centred, and the unit of logits that it defines.
 
     Args:
         line: The line of all rows.
@@ -146,7 +147,7 @@ class Centre(NamedTuple):
 
     @classmethod
     def of(cls, everything: Histogram, given: Strength | None) -> Centre:
-        """The line of all rows; shrunk by ``given`` strengths, or else so that any unit of the score will do."""
+        """The line of all rows, shrunk by ``given`` strengths, or by a prior that suits any unit of the score."""
         knots, rows = everything.grid.knots[1:], BinnedRows.of(everything)
         line = shrunk_line(rows, knots, None if given is None else np.array(given[:2]))
         unit = max(line.slope, _NARROWEST / (line.spread + everything.grid.step))  # logits per unit of score
@@ -155,7 +156,7 @@ class Centre(NamedTuple):
 
 
 def strengths_of(shrinkage: Shrinkage, levels: int) -> list[Strength | None]:
-    """The strengths that a setting stands for, one per level; None where they are to be chosen.
+    """The strengths of a setting, one per level; None if they are to be chosen.
 
     >>> strengths_of([1, 2, 3], 1)
     [Strength(level=1.0, slope=2.0, curve=3.0)]
@@ -171,7 +172,7 @@ def strengths_of(shrinkage: Shrinkage, levels: int) -> list[Strength | None]:
 
 
 def _numbers(shrinkage: object) -> Floats:
-    """Strengths as an array; NaN for whatever is not numbers, booleans included."""
+    """Strengths as an array; NaN for anything that is not a number, including booleans."""
     try:
         found = np.asarray(shrinkage)
     except ValueError:  # rows of different lengths
@@ -199,7 +200,7 @@ def _choice(part: Histogram, above: Above, given: Strength | None, centre: Centr
 
 
 def _sample(part: Histogram) -> NDArray[np.bool_]:
-    """Which contexts the strengths are chosen from: all, or half the largest and half spread evenly over the rest."""
+    """The contexts from which strengths are chosen: all, or a sample with the largest ones and others spread evenly."""
     weight = np.bincount(part.group, part.weight, minlength=part.groups)
     size = int(np.clip(_SAMPLE_ROWS * part.groups / max(weight.sum(), 1.0), *_SAMPLE))
     kept = np.ones(part.groups, bool)

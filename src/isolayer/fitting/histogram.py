@@ -1,9 +1,9 @@
-"""The histogram: everything the exact fit needs to know about the rows, as sums per context, fold, bin and rate.
+"""The histogram: everything that the exact fit needs from the rows, as sums per context, fold, bin and rate.
 
-Sums can be added, subtracted and scaled; so fitting in batches, forgetting, taking a day out again and cross-validation
-are exact, and an engine that can GROUP BY can make the same object as :meth:`Histogram.from_arrays`. Bins are a quarter
-of a knot step wide and keep the mean logit of their rows. Rows whose negatives were sampled at different rates stay
-apart, because the fit shifts each by its own rate. Nothing here knows of curves.
+Sums can be added, subtracted and scaled. So fitting in batches, forgetting, removing a day and cross-validation are
+exact, and an engine that can GROUP BY can make the same object as :meth:`Histogram.from_arrays`. Bins are a quarter of
+a knot step wide and keep the mean logit of their rows. Rows whose negatives were sampled at different rates are in
+separate cells, because the fit shifts each by its own rate. Curves do not belong here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place = tuple[Codes, NDArray[Any], NDArray[Any], Sums | float]  # group, fold, b
 
 
 def bins(grid: Grid) -> int:
-    """Number of bins: ``BINS_PER_STEP`` a bucket, one below the grid (bin 0) and one at and above its upper end.
+    """Number of bins: ``BINS_PER_STEP`` per bucket, one below the grid (bin 0) and one at and above its upper end.
 
     >>> bins(Grid(lower=0, upper=1, step=0.5))
     10
@@ -60,7 +60,7 @@ def bin_of(logit: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Histogram(HistogramForm):
-    """Sums of the rows of each (group, fold, bin, negative rate) that has any.
+    """Sums of the rows of each (group, fold, bin, negative rate) that has rows.
 
     A *group* is a combination of context values; groups are numbered in the lexicographic order of their keys, missing
     last, and cells are sorted by (group, fold, bin, negative rate). Make one by :meth:`from_arrays`.
@@ -78,7 +78,7 @@ class Histogram(HistogramForm):
         weight_squared: Sum of the squares of their weights, for the effective number of rows.
         positive: Weighted sum of their labels.
         logit: Weighted sum of their logits.
-        source: What was read, as plain values where known: the names of the ``score`` and ``label`` columns, the
+        source: Facts about the rows, as plain values if known: the names of the ``score`` and ``label`` columns, the
             ``scale`` of the scores, the ``negative_rate``, the ``weight_kind``. Only histograms whose sources agree can
             be merged.
 
@@ -119,7 +119,7 @@ class Histogram(HistogramForm):
             logit: Scores on the logit scale, shape ``[n]``.
             label: Labels in [0, 1], shape ``[n]``; soft labels are allowed.
             context: Context columns by name, coarse to fine: strings, integers or booleans, shape ``[n]``.
-            weight: Weights from 0 to ``MOST_WEIGHT``; by default 1. A row of less than ``LEAST_WEIGHT`` is absent.
+            weight: Weights from 0 to ``MOST_WEIGHT``; by default 1. Weights below ``LEAST_WEIGHT`` count as zero.
             fold: Fold of each row, 0 to 126; by default all in fold 0.
             negative_rate: Share of the negatives that was kept when rows were sampled, in (0, 1]: one number, or one
                 per row, with few distinct values.
@@ -184,7 +184,7 @@ class Histogram(HistogramForm):
         offered("save_histogram")(self, path)
 
     def fingerprint(self) -> str:
-        """A short name for the rows that were summed, the same whichever engine summed them.
+        """A short digest of the rows that were summed; it does not depend on the engine.
 
         >>> one, two = Histogram.from_arrays([0.1, 0.2], [0, 1]), Histogram.from_arrays([0.2, 0.1], [1, 0])
         >>> one.fingerprint() == two.fingerprint()
@@ -211,7 +211,7 @@ class Histogram(HistogramForm):
         sums: list[Sums | None],
         source: Mapping[str, Any] | None = None,
     ) -> Histogram:
-        """Add up what falls into the same place; ``sums`` in the order of `_SUMS`, None as the column before."""
+        """Sum rows of the same cell; ``sums`` are in the order of `_SUMS`, and None repeats the previous column."""
         group, fold, at, rate = place
         rates, code = distinct_rates(rate)
         sizes = (len(keys[0]) if keys else 1, int(fold.max(initial=0)) + 1, bins(grid), len(rates))
@@ -257,9 +257,9 @@ class Histogram(HistogramForm):
         if (rest.count < -0.5).any():
             raise InputError(
                 f"subtract: expected rows that are part of this histogram, got {int(-rest.count.min())} more in one "
-                "cell than it holds; subtract only what was merged"
+                "cell than it has; subtract only what was merged"
             )
-        # All cells of the other are cells of this one, so those of the rest are in the order of this one's.
+        # All cells of the other are cells of this one, so the cells of the rest are in the same order.
         noise, gone = 1e-9 * self.weight + 1e-14 * self.weight.max(initial=0.0), rest.count < 0.5
         strange = (rest.positive < -noise) | (rest.positive > rest.weight + noise)
         if (strange | (rest.weight < -noise) | (gone & (rest.weight > noise))).any():
@@ -269,12 +269,12 @@ class Histogram(HistogramForm):
             )
         squares, positive = np.maximum(rest.weight_squared, 0), np.clip(rest.positive, 0, rest.weight)
         rest = replace(rest, weight_squared=squares, positive=positive)
-        return rest.cells_where(~gone & (rest.weight > 1e-12 * self.weight))  # less is what rounding leaves
+        return rest.cells_where(~gone & (rest.weight > 1e-12 * self.weight))  # smaller weights are rounding errors
 
     def scaled(self, factor: float) -> Histogram:
         """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
 
-        Cells that weigh less than ``LEAST_WEIGHT`` afterwards are gone.
+        Cells whose weight is then below ``LEAST_WEIGHT`` are removed.
 
         >>> Histogram.from_arrays([0.1], [1]).scaled(0.5).weight.tolist()
         [0.5]
@@ -303,7 +303,7 @@ class Histogram(HistogramForm):
         return self._gather(self.grid, self.contexts[:depth], keys, place, [*self._sums()], self.source)
 
     def _together(self) -> Histogram:
-        """All rows together, where none have folds or rates of their own."""
+        """All rows together, if there are no folds and one negative rate."""
         size = bins(self.grid)
         totals, last = dict[str, Sums](), None
         for name, column in zip(_SUMS, self._sums(), strict=True):
@@ -332,7 +332,7 @@ class Histogram(HistogramForm):
         return replace(self, fold=np.zeros_like(self.fold)).merged_cells() if self.fold.any() else self
 
     def merged_cells(self) -> Histogram:
-        """The same rows, cells that have come to share a place added up."""
+        """The same rows, with equal cells merged."""
         place = self.group, self.fold, self.bin, self.negative_rate
         return self._gather(self.grid, self.contexts, self.keys, place, [*self._sums()], self.source)
 
@@ -389,7 +389,7 @@ def _sums_of_rows(logit: Sums, label: Sums, weight: Sums | None) -> list[Sums | 
 
 
 def _checked_rows(logit: ArrayLike, label: ArrayLike, weight: ArrayLike | None) -> tuple[Sums, Sums, Sums | None]:
-    """The columns as doubles, or an InputError that says which value of which column will not do."""
+    """The columns as doubles, or an InputError that names the first unusable value and its column."""
     logits = columns.numbers("logit", logit)
     labels = columns.labels("label", label, len(logits))
     weights = None if weight is None else columns.weights("weight", weight, len(logits))

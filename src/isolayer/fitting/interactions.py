@@ -5,7 +5,7 @@ residuals and H of Newton weights, the evidence that their offsets have variance
 
 .. math:: \max_{\tau^2} \sum_{cells} \frac{G^2}{2 (H + 1/\tau^2)} - \frac12 \log(1 + H \tau^2)
 
-in nats. It counts what the data say and what so many free cells cost, so no rows need be held out.
+in nats. It includes a penalty for the number of free cells, so no rows need to be held out.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
 
 RESOLUTIONS = (8, 32)  # bins of a number in an interaction
-_FEW = 64  # a number with at most so many levels may also keep them all
+_FEW = 64  # a number with up to this many levels may also keep them all
 _PAIR_CELLS, _MORE_CELLS = 20_000, 100_000
 _VARIANCES = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 
 class View(NamedTuple):
-    """A field at some resolution: ``level[i]`` is the level here of the field's level ``i``; -1 stays -1."""
+    """A field at some resolution: ``level[i]`` is the coarser level of the field's level ``i``; -1 stays -1."""
 
     field: int
     level: Levels
@@ -64,7 +64,7 @@ def views(fields: Sequence[Field], counts: Sequence[Floats]) -> list[View]:
 
 
 def coarser(place: int, one: Field, count: Floats, bins: int) -> View:
-    """A number at fewer bins of about equal mass; missing stays a level of its own.
+    """A number with fewer bins of about equal weight; missing stays a level of its own.
 
     >>> age = Field("age", "number", edges=np.arange(3.0))
     >>> coarser(0, age, np.array([1.0, 1.0, 1.0, 1.0, 0.0]), 2).level.tolist()
@@ -79,13 +79,13 @@ def coarser(place: int, one: Field, count: Floats, bins: int) -> View:
 
 
 def pairs(found: Sequence[View], rows: int) -> list[Candidate]:
-    """All pairs of views of different fields with few enough cells, and no more than rows."""
+    """All pairs of views of different fields with few enough cells, and at most as many cells as rows."""
     both, most = combinations(found, 2), min(_PAIR_CELLS, rows)
     return [(a, b) for a, b in both if a.field != b.field and a.size * b.size <= most]
 
 
 def extended(chosen: Candidate, found: Sequence[View], order: int, rows: int) -> list[Candidate]:
-    """A chosen candidate with one field more, in every way, up to an order and to a number of cells."""
+    """A chosen candidate with every possible further field, up to an order and to a number of cells."""
     if len(chosen) >= order:
         return []
     used = {view.field for view in chosen}
@@ -95,12 +95,12 @@ def extended(chosen: Candidate, found: Sequence[View], order: int, rows: int) ->
 
 
 def name_of(candidate: Candidate) -> tuple[tuple[int, int], ...]:
-    """What tells candidates apart."""
+    """The identity of a candidate."""
     return tuple((view.field, view.size) for view in candidate)
 
 
 def cells_of(candidate: Candidate, levels: Sequence[Levels]) -> NDArray[np.int64]:
-    """Cell of each row, the last view counting fastest; -1 where a field has no level."""
+    """Cell of each row, with the last view varying fastest; -1 if a field has no level."""
     cell = candidate[0].of(levels[candidate[0].field]).astype(np.int64)
     bad = cell < 0
     for view in candidate[1:]:

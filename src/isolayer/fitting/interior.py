@@ -1,7 +1,7 @@
 """The constrained fit: a primal-dual interior-point method over non-decreasing knot values, for many contexts at once.
 
-Here are the problem (log loss of binned rows plus the prior of the deviation) and its constrained solution; the free
-solution, and the choice between the two, is handled by :mod:`isolayer.fitting.solver`. numpy only.
+This module has the problem (log loss of binned rows plus the prior of the deviation) and its constrained solution. The
+unconstrained solution, and the choice between the two, are in :mod:`isolayer.fitting.solver`. numpy only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from isolayer.fitting.prior import Deviation, Prior, newton
 Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-7  # largest KKT residual of a finished context, per unit of its weight (per 1 if it weighs less)
-_LONGEST = 1.5  # no knot that rows read moves farther in a step: up to 1.79, Newton's direction lowers log loss
-_INSIDE = 0.99  # how much of the way to a constraint an interior-point step may go
-_PACE = 1e-6  # least product of force and slack aimed at, per unit of unbalanced force
-_FAR = 2.0  # largest deviation from the centre at the start: farther out log loss is too flat to come back from
-_HALVINGS = 12  # of a step that does not come nearer
+_LONGEST = 1.5  # longest move of a knot with rows in one step: up to 1.79, Newton's direction lowers log loss
+_INSIDE = 0.99  # largest share of the way to a constraint that an interior-point step may take
+_PACE = 1e-6  # smallest target of force times slack, per unit of unbalanced force
+_FAR = 2.0  # largest initial deviation from the centre; further away log loss is too flat to recover
+_HALVINGS = 12  # most halvings of a step that does not improve
 
 
 class Problem(NamedTuple):
-    """What is minimised: log loss of the rows minus the log prior of the deviation from the centre."""
+    """The objective: log loss of the rows minus the log prior of the deviation from the centre."""
 
     rows: BinnedRows
     centre: Floats
@@ -51,11 +51,11 @@ class Problem(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where the interior-point method stands.
+    """An iterate of the interior-point method.
 
     Args:
-        deviation: From the centre.
-        slack: How far each rise is above the least one, ``[knots - 1, contexts]``; kept positive.
+        deviation: Deviation from the centre.
+        slack: Each rise minus the least rise, ``[knots - 1, contexts]``; kept positive.
         force: Multiplier of each constraint, ``[knots - 1, contexts]``; kept positive.
     """
 
@@ -77,7 +77,7 @@ class Point(NamedTuple):
         return prior.pull(self.deviation, slope - _pull(self.force))
 
     def distance(self, gradient: Deviation, target: Floats) -> Floats:
-        """How far from the point on the central path where ``force * slack`` is ``target``, shape ``[contexts]``."""
+        """Distance from the central path at ``force * slack = target``, shape ``[contexts]``."""
         central = self.force * self.slack - target
         squares = (gradient.line**2).sum(0) + (gradient.curve**2).sum(0) + (central**2).sum(0)
         return np.asarray(np.sqrt(squares))
@@ -92,8 +92,8 @@ def interior(
         problem: What is minimised.
         start: Where to start; rises that are too small are raised.
         least: Least rise from knot to knot.
-        slack: How far above that every rise is at the start.
-        steps: Newton steps to take at most.
+        slack: Initial slack of every rise.
+        steps: Most Newton steps.
     """
     contexts = problem.rows.contexts
     out, residual = Deviation(*(np.array(part) for part in start)), np.full(contexts, np.inf)
@@ -106,7 +106,7 @@ def interior(
         unfinished = error > TOLERANCE
         if not unfinished.any():
             return out, residual, step
-        if not unfinished.all():  # a finished context that went on would run into its constraints
+        if not unfinished.all():  # finished contexts must stop, since further steps would run into the constraints
             active, problem, point = active[unfinished], problem.only(unfinished), point.only(unfinished)
             slope, gradient, hessian = slope[:, unfinished], gradient.only(unfinished), hessian.only(unfinished)
         point = _move(problem, point, slope, gradient, hessian)
@@ -114,7 +114,7 @@ def interior(
 
 
 def _start(problem: Problem, start: Deviation, *, least: float, slack: float) -> Point:
-    """A point well inside the constraints, near a given one: rises are raised, the mean of the curve stays."""
+    """A point well inside the constraints, close to a given one: rises are increased, the mean of the curve is kept."""
     basis = problem.prior.basis
     values = problem.centre + np.clip(start.at_knots(basis), -_FAR, _FAR)
     rises = np.maximum(np.diff(values, axis=0), least + slack)
@@ -125,7 +125,7 @@ def _start(problem: Problem, start: Deviation, *, least: float, slack: float) ->
 
 
 def _pull(force: Floats) -> Floats:
-    """Transposed differences: what forces on the rises amount to at the knots."""
+    """Transposed differences: the forces on the rises as forces on the knots."""
     out = np.zeros((len(force) + 1, *force.shape[1:]))
     out[1:] += force
     out[:-1] -= force
@@ -133,9 +133,9 @@ def _pull(force: Floats) -> Floats:
 
 
 def _move(problem: Problem, point: Point, slope: Floats, gradient: Deviation, hessian: Bands) -> Point:
-    """One primal-dual Newton step to a lower ``force * slack``, as long as it stays inside and comes nearer."""
+    """One primal-dual Newton step towards a lower ``force * slack``, shortened to stay inside and to improve."""
     prior, scale = problem.prior, problem.rows.scale
-    behind = problem.residual(gradient) * scale  # the path is followed no faster than forces balance
+    behind = problem.residual(gradient) * scale  # the target falls no faster than the forces become balanced
     target = np.maximum(0.1 * (point.force * point.slack).mean(0), np.maximum(_PACE * behind, 0.1 * TOLERANCE * scale))
     stiffness = point.force / point.slack
     matrix = Bands(np.array(hessian.diagonal), hessian.first - stiffness, hessian.second)

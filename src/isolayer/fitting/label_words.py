@@ -1,6 +1,6 @@
 """Labels that are words: yes and no, true and false, their first letters, or 1 and 0 as text, in any case.
 
-Every reader of labels takes the same words: tables in an engine (:mod:`isolayer.tables.label_query`), columns of
+All code that reads labels accepts the same words: tables in an engine (:mod:`isolayer.tables.label_query`), columns of
 numbers (:func:`isolayer.fitting.columns.labels`), the classes of an estimator (:mod:`isolayer.fitting.labels`), and
 the rows that a network is trained on (:mod:`isolayer.training.columns`).
 """
@@ -22,7 +22,7 @@ _SHOWN = 5  # values that an error names
 
 
 def value_of(word: object) -> float | None:
-    """What a word says: 1, 0, or None if it is no label.
+    """The label of a word: 1, 0, or None if it is not a label.
 
     >>> value_of(" Yes"), value_of("f"), value_of("maybe"), value_of(1)
     (1.0, 0.0, None, None)
@@ -31,7 +31,7 @@ def value_of(word: object) -> float | None:
 
 
 def read_words(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """A column of labels, in which words are numbers; an error names the words that are no labels.
+    """A column of labels with words converted to numbers; an error names the words that are not labels.
 
     >>> read_words("bought", np.array(["Yes", "no"])).tolist(), read_words("bought", np.array([1, 0])).tolist()
     ([1.0, 0.0], [1, 0])
@@ -53,7 +53,7 @@ def read_words(name: str, column: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_words(name: str, words: Iterable[str]) -> None:
-    """Raise if there are words that are no labels."""
+    """Raise if there are words that are not labels."""
     others = sorted(words)
     if others:
         listed = ", ".join(repr(str(word))[:60] for word in others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")

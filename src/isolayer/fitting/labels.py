@@ -1,4 +1,4 @@
-"""Labels of two classes as numbers, by scikit-learn's rules for targets; and soft labels, which are shares."""
+"""Labels of two classes as numbers, by scikit-learn's rules for targets, and soft labels, which are fractions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def two_classes(y: ArrayLike, classes: ArrayLike | None, rows: int) -> tuple[Floats, NDArray[Any]]:
-    """Labels as numbers, and the two classes they stand for.
+    """Labels as numbers, and the two classes that they represent.
 
     Args:
     y: Labels of two classes, or fractions between 0 and 1.
@@ -55,12 +55,12 @@ def two_classes(y: ArrayLike, classes: ArrayLike | None, rows: int) -> tuple[Flo
         return np.asarray(labels == known[1], np.float64), known
     answers = {one: _answer(one) for one in found.tolist()}
     if [_answer(one) for one in known.tolist()] != [0, 1] or None in answers.values():
-        raise InputError(f"y: expected the classes {known.tolist()}, got {found.tolist()}; fit anew for others")
+        raise InputError(f"y: expected the classes {known.tolist()}, got {found.tolist()}; call fit for others")
     return np.array([answers[label] for label in labels.tolist()], np.float64), known
 
 
 def _label_column(y: Any, rows: int) -> NDArray[Any]:
-    """One finite label per row; a column ``[n, 1]`` is taken with scikit-learn's warning."""
+    """One finite label per row; a column ``[n, 1]`` is accepted with scikit-learn's warning."""
     labels = _unmasked_labels(y)
     try:
         labels = column_or_1d(labels, warn=True)
@@ -83,7 +83,7 @@ def _distinct(labels: NDArray[Any], name: str = "y") -> NDArray[Any]:
 
 
 def _yes_last(classes: NDArray[Any]) -> NDArray[Any]:
-    """Two classes in order; of a word for no and one for yes, whatever their case, yes is the later."""
+    """Two classes in order; if they are words for no and yes, in any case, yes is last."""
     return classes[::-1].copy() if [value_of(one) for one in classes.tolist()] == [1, 0] else classes
 
 
@@ -99,7 +99,7 @@ def _answer(label: object) -> float | None:
 
 
 def _one_spelling(labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels that are words for yes and no, of which one is spelled in several ways, as 0 and 1; others as they are."""
+    """Labels as 0 and 1 if they are words for yes and no with several spellings; otherwise unchanged."""
     if labels.dtype.kind not in "UO" or not all(isinstance(label, str) for label in labels.tolist()):
         return labels
     words = {word: value_of(word) for word in set(labels.tolist())}
@@ -139,7 +139,7 @@ def two_labels(classes: ArrayLike) -> NDArray[Any]:
 
 
 def refuse_one_class(histogram: Histogram) -> None:
-    """Raise when the rows that weigh anything are of one class."""
+    """Raise if all rows with a positive weight have the same class."""
     positive, weight = histogram.positive.sum(), histogram.weight.sum()
     if not 0 < positive < weight:
         raise InputError(

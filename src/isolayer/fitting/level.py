@@ -1,6 +1,6 @@
-"""The fit of the contexts of one level, many at a time, and what is served of it.
+"""The fit of the contexts of one level, many at a time, and the curves that are served.
 
-What is served is not the most probable curve: a context of which little is known has its parent's curve, and the
+The served curve is not the most probable one: a context about which little is known has its parent's curve, and the
 contexts of a parent together expect as many positives as their parent does. numpy only.
 """
 
@@ -28,12 +28,12 @@ from isolayer.fitting.solver import fit
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-_CHUNK = 1024  # contexts fitted together: enough to keep numpy busy, few enough to stay in cache
-_CHUNK_VALUES = 1 << 20  # and at most so many knot values, where the grid is very fine
+_CHUNK = 1024  # contexts fitted together: enough to use numpy well, few enough to stay in cache
+_CHUNK_VALUES = 1 << 20  # most knot values fitted together, for very fine grids
 THREADS = min(8, os.cpu_count() or 1)
-MANY = 1024  # contexts of a level from which small ones are fitted in a few directions
-_ALIKE = 1.25  # how many times the cells of one context another may have that is fitted beside it
-_FARTHEST = 0.5  # most by which contexts of which little is known are shifted together
+MANY = 1024  # with at least this many contexts in a level, small contexts are fitted in a few directions
+_ALIKE = 1.25  # contexts that are fitted together differ by at most this factor in their number of cells
+_FARTHEST = 0.5  # largest common shift of contexts about which little is known
 
 
 class Table(NamedTuple):
@@ -61,11 +61,11 @@ class Table(NamedTuple):
 
 
 class LevelFit(NamedTuple):
-    """The contexts of a level and all that their fits share.
+    """The contexts of a level and everything that their fits have in common.
 
     Args:
         part: Their rows.
-        above: The level above.
+        above: The parent level.
         choice: Their prior.
         frame: The knots in units of calibrated logit.
         mean: Mean of the line's level and slope, shape ``[2]``.
@@ -100,7 +100,7 @@ class LevelFit(NamedTuple):
             parent = np.ascontiguousarray(above.curves[parents].T)
             result = fit(rows, parent + shared, prior, least=least, wide=wide)
             left = np.minimum(result.variance / free, 1.0)
-            served = result.values - shared * left**2  # to second order, the mean of the posterior's rates
+            served = result.values - shared * left**2  # to second order, the posterior mean of the rates
             spread = result.variance + (served - result.values) ** 2 + left**2 * above.variance[parents].T
             weight, residual = rows.spread(rows.weight), float(result.residual.max(initial=0))
             return Chunk(served.T, spread.T, weight.T, left.T, _expected(rows, parent, served, left), residual)
@@ -117,7 +117,7 @@ class LevelFit(NamedTuple):
         """Fit all contexts, or some, in chunks by several threads.
 
         Args:
-            use: Is given every chunk with its place.
+            use: Called with the indices of every chunk and the chunk.
             only: The contexts to fit, ascending; by default all.
 
         Returns:
@@ -137,7 +137,7 @@ class LevelFit(NamedTuple):
                 return chunk.residual
 
             residuals += pool.map(one, _split(contexts, self.starts.step))
-        return float(np.max(residuals))  # NaN where one is
+        return float(np.max(residuals))  # NaN if one of them is
 
     def _fit_small(
         self,
@@ -146,7 +146,7 @@ class LevelFit(NamedTuple):
         use: Callable[[Place, Chunk], None],
         pool: Executor,
     ) -> tuple[NDArray[np.int64], list[float]]:
-        """Fit those of some contexts that are small; returns the others, and residuals."""
+        """Fit the small ones among some contexts. Returns the others, and residuals."""
         small = SmallContexts.of(self.part, starts, self.above, self.choice.shared, self._priors, self.least)
         left = np.zeros(self.part.groups, bool)
         left[contexts] = True
@@ -169,10 +169,10 @@ class LevelFit(NamedTuple):
 
 @contextmanager
 def workers(contexts: int) -> Iterator[Executor]:
-    """Threads that fit so many contexts, and while there are many leave none to the library of linear algebra.
+    """Threads to fit this many contexts; if there are several, the linear algebra library uses one thread each.
 
-    Chunks write to rows of their own, and numpy lets go of the interpreter while it works; threads of a library within
-    these threads would only wait for each other.
+    Chunks write to separate rows, and numpy releases the interpreter while it works; threads of a library inside these
+    threads would only wait for each other.
     """
     with ExitStack() as stack:
         if contexts > MANY:
@@ -186,7 +186,7 @@ def _split(contexts: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]
 
 
 def alike(contexts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    """Some contexts in parts of at most a size, each of contexts with about as many cells.
+    """Some contexts in parts of at most ``size``, each with contexts of about the same number of cells.
 
     >>> [part.tolist() for part in alike(np.arange(5), np.array([9, 1, 9, 90, 1]), 2)]
     [[1, 4], [0, 2], [3]]
@@ -200,7 +200,7 @@ def alike(contexts: NDArray[np.int64], cells: NDArray[np.int64], size: int) -> I
 
 
 def _place(contexts: NDArray[np.int64]) -> Place:
-    """Ascending contexts as a slice, where they have no gaps."""
+    """Ascending contexts, as a slice if they have no gaps."""
     first, last = int(contexts[0]), int(contexts[-1]) + 1
     return slice(first, last) if last - first == len(contexts) else contexts
 
@@ -233,16 +233,18 @@ def _expected(rows: BinnedRows, parent: Floats, served: Floats, left: Floats) ->
 
 
 def balancing_shift(sums: Floats, parent: NDArray[np.int64], strength: float) -> Floats:
-    """Shift of the curves of each parent, the less is known of them the more, so that they expect what it does.
+    """Shifts after which the curves of a parent together expect as many positives as the parent.
+
+    The less is known about a curve, the more it is shifted.
 
     Args:
-        sums: By context, the positives that the parent expects, those that its own curve expects, how the latter rise
-            with the shift, and the information about it; shape ``[4, contexts]``.
+        sums: By context, the positives that the parent expects, those that the context's curve expects, the derivative
+            of the latter with the shift, and the information about the shift; shape ``[4, contexts]``.
         parent: The parent of each context.
         strength: Precision of the shift's prior.
 
     Returns:
-        By parent, the shift of a curve of which nothing is known; others shift by as much of it as remains of theirs.
+        By parent, the shift of a curve about which nothing is known; others are shifted by their share of it.
     """
     before, now, rise, information = (np.bincount(parent, column) for column in sums)
     held = strength * information / np.maximum(rise, 1e-12 * information + 1e-300)  # the noise of the two sums
@@ -251,7 +253,7 @@ def balancing_shift(sums: Floats, parent: NDArray[np.int64], strength: float) ->
 
 
 def keep_rising(values: Floats, least: float) -> None:
-    """Raise what a shift has made to rise by less than ``least`` from knot to knot."""
+    """Restore a rise of at least ``least`` from knot to knot after a shift."""
     if np.isfinite(least):
         steps = least * np.arange(values.shape[1])
         values -= steps

@@ -6,8 +6,8 @@ ordinary level and spread:
 
 .. math:: p(a, s) \propto \pi N(a; \bar x, \sigma_a) N(s; 0, \sigma_s) + N(a; m, \tau_a) N(s; t, \tau_s).
 
-With few rows, scores that are nearly calibrated are therefore left alone, and scores in another unit are not held back
-by the identity.
+So with few rows, scores that are nearly calibrated hardly change, and scores in another unit are not shrunk towards the
+identity.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Floats = NDArray[np.float64]
 NEAR = np.array([0.5, 0.35])  # standard deviations of level and log slope around the identity, for scores in logits
 ANY_LEVEL, ANY_SPREAD = (-2.0, 3.0), (-0.4, 0.7)  # mean and standard deviation of level and log spread, for any score
 _UNUSUAL = 1.0  # standard deviation of the log spread of scores that are logits, around the mean of ANY_SPREAD
-_LEAST = 1e-9  # least precision of a prior: below, there is none
+_LEAST = 1e-9  # precisions below this count as no prior
 _STEPS = 100
-_SETTLED = 1e-9  # largest gradient of the optimum, per unit of weight
+_SETTLED = 1e-9  # tolerance of the gradient at the optimum, per unit of weight
 
 
 class Line(NamedTuple):
@@ -68,11 +68,11 @@ class LinePrior(NamedTuple):
 
     @classmethod
     def any_unit(cls, anchor: float, spread: float) -> LinePrior:
-        """The prior of scores with this mean and standard deviation, whose unit is not known."""
+        """The prior of scores with this mean and standard deviation in an unknown unit."""
         ordinary = ANY_SPREAD[0] - np.log(spread)
         mean = np.array([[anchor, 0.0], [ANY_LEVEL[0], ordinary]])
         deviation = np.array([NEAR, [ANY_LEVEL[1], ANY_SPREAD[1]]])
-        unusual = np.array([(anchor - ANY_LEVEL[0]) / ANY_LEVEL[1], ordinary / _UNUSUAL])  # scores, were they logits
+        unusual = np.array([(anchor - ANY_LEVEL[0]) / ANY_LEVEL[1], ordinary / _UNUSUAL])  # if the scores are logits
         return cls(mean, deviation, np.array([-(unusual**2).sum() / 2, 0.0]))
 
     @classmethod
@@ -118,7 +118,7 @@ class _Scores(NamedTuple):
 
 
 def shrunk_line(rows: BinnedRows, knots: Floats, precision: Floats | None = None) -> Line:
-    """The line of all rows together, shrunk to its prior.
+    """The line of all rows together, shrunk towards its prior.
 
     Args:
         rows: Binned rows of one context.

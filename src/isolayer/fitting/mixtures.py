@@ -1,7 +1,7 @@
-"""Mixtures of shapes at single places: how packed curves are read row by row. numpy only.
+"""Weighted sums of shapes at single points: how packed curves are evaluated row by row. numpy only.
 
-A row needs a curve between two knots, that is two sums over the shapes. Rows between the same two knots share what the
-shapes are there, so their sums are one product of matrices; only the weights of the curves are gathered.
+A row needs a curve between two knots, which is two sums over the shapes. Rows between the same two knots share the
+values of the shapes there, so their sums are one matrix product; only the weights of the curves are gathered.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_MANY = 2048  # rows from which they are ordered by their knots
+_MANY = 2048  # with at least this many rows, they are sorted by their knots
 
 
 class ShapesByKnot(NamedTuple):
-    """Shapes at the left knots of the buckets, and how they rise within these.
+    """Shapes at the left knots of the buckets, and their rises within the buckets.
 
     Args:
         shapes: Start and rise of each shape, in units of its weights, shape ``[knots - 1, shapes, 2]``.
-        mean: Start and rise of what every curve has once, shape ``[knots - 1, 2]``.
+        mean: Start and rise of the mean, which every curve has once, shape ``[knots - 1, 2]``.
     """
 
     shapes: Floats
@@ -50,8 +50,8 @@ class ShapesByKnot(NamedTuple):
         Args:
             weights: How much of each shape each curve has, shape ``[all curves, shapes]``.
             curves: Which curves are read.
-            left: Knot at or left of the place.
-            fraction: How far beyond it, in steps.
+            left: Knot at or to the left of the point.
+            fraction: Distance from that knot, in steps.
 
         >>> some = ShapesByKnot.of(np.array([[0.0, 2.0]]), np.array([1.0, 1.5]), 0.5)
         >>> some.read(np.array([[3]], np.int32), np.array([0]), np.array([0]), np.array([0.5])).tolist()
@@ -72,7 +72,7 @@ def _one_by_one(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, l
 def _by_knot(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:
     """The same for many rows: one product of matrices for all rows between the same two knots."""
     narrow = np.uint8 if len(table.shapes) <= 256 else np.uint16 if len(table.shapes) <= 1 << 16 else np.int64
-    order = np.argsort(left.astype(narrow), kind="stable")  # which for small numbers counts and does not compare
+    order = np.argsort(left.astype(narrow), kind="stable")  # a counting sort for small integers
     own, last = weights.take(curves.take(order), axis=0), np.cumsum(np.bincount(left, minlength=len(table.shapes)))
     sums, first = np.empty((len(left), 2)), 0
     for shapes, end in zip(table.shapes, last.tolist(), strict=True):

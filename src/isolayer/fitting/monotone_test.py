@@ -1,11 +1,11 @@
-r"""Is the rate monotone in the score at all? A test with a stated level, and where the rate falls. numpy only.
+r"""Tests whether the rate is monotone in the score at all, at a stated level, and finds where it falls. numpy only.
 
 The scores are cut into blocks of about equal information, and neighbouring runs of 1, 2, 4, 8 and 16 blocks are
 compared. If the rate of every context never falls as the score rises, then, given the events of both runs together, the
 lower run has at most its share of them: per context a hypergeometric number. The numbers of events in the lower run are
 added over contexts, and their distribution is taken as the binomial with the same mean and variance. Comparing within
-contexts matters: contexts with different levels can make a pooled rate fall where none of theirs does. The p-value is
-the smallest of all comparisons times their number, so a monotone rate is called otherwise at most as often as it says.
+contexts matters: contexts with different rates can make a pooled rate fall although the rate of no context falls. The
+p-value is the smallest of all comparisons times their number (Bonferroni), so false alarms are at most as frequent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from isolayer.fitting.sampling import real_traffic
 Floats = NDArray[np.float64]
 
 BLOCKS = 32
-_CONTEXTS = 2_000  # contexts that are looked at, those with the most rows
-_LEAST = 5.0  # events, and rows without one, that a comparison needs
+_CONTEXTS = 2_000  # how many contexts are tested, those with the most rows
+_LEAST = 5.0  # least events, and least rows without an event, of a comparison
 
 
 class Falling(NamedTuple):
-    """The clearest fall of the rate, and how surprising it would be if the rate never fell.
+    """The clearest fall of the rate, and its p-value if the rate never falls.
 
     Args:
         p_value: Chance of a fall as clear as this, if the rate of no context falls; corrected for the search.
@@ -55,12 +55,12 @@ class Falling(NamedTuple):
 
 
 def clearest_fall(histogram: Histogram, prob: Floats) -> Falling | None:
-    """The clearest fall of the rate as the score rises; None where there are too few rows to compare any.
+    """The clearest fall of the rate as the score rises; None if there are too few rows for any comparison.
 
     Args:
         histogram: The rows, without folds.
-        prob: Probability of the event in each cell by the fitted global curve, shape ``[cells]``: it says where the
-            information is, so that blocks do not depend on single labels.
+        prob: Probability of the event in each cell by the fitted global curve, shape ``[cells]``. It determines the
+            information, so that blocks do not depend on single labels.
 
     >>> score = np.repeat([-1.0, 0.0, 1.0], 1000)
     >>> label = np.r_[np.arange(1000) < 100, np.arange(1000) < 500, np.arange(1000) < 300]
@@ -91,7 +91,7 @@ def words(found: Falling, shown: Callable[[Any], Any] = float) -> str:
 
     Args:
         found: What was found.
-        shown: From a raw logit to the score as users know it.
+        shown: From a raw logit to the score on the user's scale.
 
     >>> words(Falling(1e-9, 0.4, 0.5, 2.0, 0.2, 0.1))
     'Above 0.4 the event becomes rarer as the score rises (20% of the rows scored 0.4 to 0.5, 10% of those scored 0.5 to
@@ -107,7 +107,7 @@ def words(found: Falling, shown: Callable[[Any], Any] = float) -> str:
 
 
 def looked_at(histogram: Histogram) -> NDArray[np.bool_] | slice:
-    """Which cells :func:`clearest_fall` looks at: those of the contexts with the most rows.
+    """Which cells :func:`clearest_fall` uses: those of the contexts with the most rows.
 
     >>> looked_at(Histogram.from_arrays([0.1], [1]))
     slice(None, None, None)
@@ -141,7 +141,7 @@ def _table(stratum: NDArray[np.int64], block: NDArray[np.int64], column: Floats,
 
 
 def _compared(rows: Floats, events: Floats, length: int) -> Floats:
-    """P-values of all pairs of neighbouring runs of a length, ``[pairs]``; 1 where there is too little to compare."""
+    """P-values of all pairs of neighbouring runs of a length, ``[pairs]``; 1 if there are too few rows or events."""
     (low, both), (hits, total) = (_runs(table, length) for table in (rows, events))  # each [strata, pairs]
     usable = both > 1
     share = np.divide(low, both, out=np.zeros_like(low), where=usable)

@@ -1,8 +1,8 @@
 """Negative rates: the share of the negatives that was kept when a log was sampled. numpy only.
 
-Keeping a share r of the negatives multiplies the odds of the event by 1 / r, whatever the score. So the fit reads the
-kept rows as they are, at an offset of -log(r), and curves of real traffic are those of the sample plus log(r).
-Weighting negatives by 1 / r instead would count each of them as that many rows of evidence.
+Keeping a share r of the negatives multiplies the odds of the event by 1 / r, whatever the score. So the fit uses the
+kept rows with an offset of -log(r), and curves of real traffic are those of the sample plus log(r). Weighting negatives
+by 1 / r instead would count each of them as that many rows of evidence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isolayer.settings import number
 
 Floats = NDArray[np.float64]
 
-MOST_RATES = 100  # distinct rates: rows of each are counted apart
+MOST_RATES = 100  # most distinct rates; rows of each are in separate cells
 
 
 def checked_rates(rate: Any, rows: int) -> Floats | float:
@@ -38,7 +38,7 @@ def checked_rates(rate: Any, rows: int) -> Floats | float:
 
 
 def distinct_rates(rate: Floats | float) -> tuple[Floats, NDArray[np.int64] | int]:
-    """Distinct rates, in order, and which of them each entry has; 0 where all are the same.
+    """Distinct rates, in order, and which of them each entry has; 0 if all are the same.
 
     >>> distinct_rates(np.array([1.0, 0.1, 1.0]))[0].tolist(), distinct_rates(0.5)[0].tolist()
     ([0.1, 1.0], [0.5])
@@ -53,7 +53,7 @@ def distinct_rates(rate: Floats | float) -> tuple[Floats, NDArray[np.int64] | in
 
 
 def refuse_many(rates: int) -> None:
-    """Raise when there are more distinct rates than can be counted apart.
+    """Raise if there are too many distinct rates.
 
     >>> refuse_many(2)
     """

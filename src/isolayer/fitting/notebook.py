@@ -1,4 +1,4 @@
-"""How objects show themselves: one short line in a terminal, a small table in a notebook. Nothing is computed here."""
+"""The display of objects: one short line in a terminal, a small table in a notebook. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class NotebookForm:
-    """Shows an object by a few facts; what they are is said by ``_facts``, a picture by ``_picture``."""
+    """Displays an object by a few facts, which ``_facts`` returns, and a picture, which ``_picture`` returns."""
 
     def _facts(self) -> dict[str, str]:
         raise NotImplementedError
@@ -38,7 +38,7 @@ def html_form(title: str, facts: Mapping[str, str], picture: str = "") -> str:
 
 
 class HistogramForm(NotebookForm):
-    """How a histogram shows itself."""
+    """The display of a histogram."""
 
     def _facts(self) -> dict[str, str]:
         sums: Any = self

@@ -1,14 +1,14 @@
-r"""Tables of very many curves, light: most curves are their parent plus a mixture of a few shapes that a level shares.
+r"""Compressed tables of very many curves: most curves are their parent plus a weighted sum of a few shared shapes.
 
-A million curves at 126 knots are a gigabyte, though most were fitted to twenty rows and say hardly more than a line.
-Here the curve in row r is
+A million curves at 126 knots take a gigabyte, although most were fitted to twenty rows and are hardly more than a line.
+In a packed table the curve in row r is
 
 .. math:: v_r = v_{\mathrm{parent}(r)} + \bar d + u \sum_k n_{rk}\,s_k
 
 with the mean deviation :math:`\bar d` and the shapes :math:`s_k` of its level (principal components of deviations) and
-whole numbers :math:`n_{rk}`: as many as its rows determined, the others are 0. A curve for which the shapes do not
-suffice, or that would no longer be monotone, is kept whole. :class:`Packed` and :class:`Quantised` read as arrays
-``[curves, knots]`` do: by rows, by rows and knots, or as a whole. numpy only.
+integers :math:`n_{rk}`, of which only those that its rows determine are not 0. A curve that the shapes do not represent
+well enough, or that would no longer be monotone, is stored whole. :class:`Packed` and :class:`Quantised` are read like
+arrays ``[curves, knots]``: by rows, by rows and knots, or as a whole. numpy only.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from isolayer.fitting.quantised import item_of, whole_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Matrix = Any  # an array ``[curves, knots]``, or what reads as one: `Packed`, `Quantised`
+Matrix = Any  # an array ``[curves, knots]``, or an object that is read like one: `Packed`, `Quantised`
 
-TOLERANCE = 2.5e-5  # most by which the deviation of a packed curve differs, in logits: with its ancestors' below 1e-4
-UNIT = 2.0**-17  # what weights of shapes are multiples of
+TOLERANCE = 2.5e-5  # largest error of the deviation of a packed curve, in logits; with its ancestors below 1e-4
+UNIT = 2.0**-17  # unit of the weights of shapes
 MOST_SHAPES = 24
-_STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24)  # how many shapes a curve may have
-_ENOUGH = 0.98  # share of the sample for which the shapes of a level suffice
-MOST_UNPACKED = 1 << 24  # knot values up to which a table is unpacked when it is first read: 134 MB
-_RISING = 1e-12  # least rise of a packed monotone curve: more than rounding can take away
-_DOUBTFUL = 1e-4  # rises above this are surely rises in single precision
+_STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24)  # most shapes of a level
+_ENOUGH = 0.98  # share of the sample that the shapes of a level must represent
+MOST_UNPACKED = 1 << 24  # tables with up to this many knot values are unpacked when first read: 134 MB
+_RISING = 1e-12  # least rise of a packed monotone curve, larger than rounding errors
+_DOUBTFUL = 1e-4  # rises above this are certain in single precision
 _CHUNK = 1 << 13  # curves decoded together
 
 
@@ -79,12 +79,12 @@ class Shapes(NamedTuple):
         tolerance: float = TOLERANCE,
         parent: Floats | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """The fewest weights of each curve that suffice, and whether any do.
+        """The fewest weights that represent each curve within the tolerance, and whether there are any.
 
         Args:
-            deviation: From the parent, shape ``[n, knots]``.
-            tolerance: Most by which a value may differ.
-            parent: If given, curves must rise with this added, shape ``[n, knots]`` or ``[1, knots]``.
+            deviation: Deviation from the parent, shape ``[n, knots]``.
+            tolerance: Largest error of a value.
+            parent: If given, curves must rise after this is added, shape ``[n, knots]`` or ``[1, knots]``.
 
         Returns:
             Weights ``[n, shapes]``, and whether they are good, ``[n]``.
@@ -109,13 +109,13 @@ class Shapes(NamedTuple):
         return out, good
 
     def rounded(self, weights: Floats, most: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """The fewest whole weights that change no curve by more than it may, and whether any do.
+        """The fewest integer weights that change no curve by more than allowed, and whether there are any.
 
-        The change is bounded by Cauchy and Schwarz's inequality, and computed only where that does not suffice.
+        The change is bounded by the Cauchy-Schwarz inequality, and computed only if the bound is too large.
 
         Args:
             weights: Weights as real numbers, shape ``[n, shapes]``.
-            most: Most by which a value of each curve may change, shape ``[n]``.
+            most: Largest allowed change of a value of each curve, shape ``[n]``.
 
         >>> Shapes(np.zeros(2), np.eye(2)).rounded(np.array([[1.0, 1e-9]]), np.array([1e-5]))[0].tolist()
         [[131072, 0]]
@@ -138,7 +138,7 @@ class Shapes(NamedTuple):
         return exact.astype(np.int32), used > 0
 
     def rises(self, weights: NDArray[np.int32], curves: Matrix, parents: Ints) -> NDArray[np.bool_]:
-        """Whether each curve surely rises that has these weights and this parent among some curves, shape ``[n]``."""
+        """Whether each curve with these weights and this parent among some curves certainly rises, shape ``[n]``."""
         above = np.asarray(curves[parents]) + self.mean
         rise = weights.astype(np.float32) @ (np.diff(self.shapes, axis=1) * UNIT).astype(np.float32)
         rise += np.diff(above, axis=1).astype(np.float32)
@@ -163,9 +163,9 @@ class PackedLevel(NamedTuple):
 
     Args:
         first: Row of the first of them in the table.
-        shapes: What they have in common.
-        weights: How much of each shape each has, in units of ``UNIT``, shape ``[n, shapes]``.
-        parent: Row of the curve that each is added to, shape ``[n]``; None where there is none.
+        shapes: Their mean deviation and shapes.
+        weights: Weight of each shape in each curve, in units of ``UNIT``, shape ``[n, shapes]``.
+        parent: Row of the curve that each is added to, shape ``[n]``; None without parents.
     """
 
     first: int
@@ -180,11 +180,11 @@ class PackedLevel(NamedTuple):
 
 
 class Flat(NamedTuple):
-    r"""Packed curves as engines read them: at a fraction f of bucket j, the root's value plus
+    r"""Packed curves for engines: at a fraction f of bucket j, the root's value plus
     :math:`\sum_k n_{rk} (s_{jk} + f t_{jk})`.
 
     Args:
-        root: Place of the whole curve that each curve is added to, shape ``[curves]``.
+        root: Index of the whole curve that each curve is added to, shape ``[curves]``.
         weights: Weights of shapes, shape ``[curves, shapes]``.
         start: Shapes at the left knots of the buckets, shape ``[knots - 1, shapes]``.
         rise: Their rises within the buckets.
@@ -198,14 +198,14 @@ class Flat(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A table of curves that reads as an array ``[curves, knots]``.
+    """A compressed table of curves that is read like an array ``[curves, knots]``.
 
     Args:
         shape: Number of curves and of knots.
         levels: Packed levels, coarse to fine.
-        rows: Rows of the curves that are whole, ascending; those of no level among them.
+        rows: Rows of the curves that are stored whole, ascending, including those of levels that are not packed.
         whole: Their values, shape ``[len(rows), knots]``.
-        log: Whether what is packed are logarithms, and what is read are numbers.
+        log: Whether logarithms are packed; reading then returns the numbers themselves.
 
     >>> packed = Packed((1, 2), (), np.array([0]), np.array([[1.0, 2.0]]))
     >>> packed[0].tolist(), packed.read(np.array([0]), np.array([0]), np.array([0.5])).tolist()
@@ -232,7 +232,7 @@ class Packed:
 
     @cached_property
     def _place(self) -> NDArray[np.int32]:
-        """Place of each row among the whole ones, -1 if it is packed; after the last, that of a row of zeros."""
+        """Index of each row among the whole ones, -1 if it is packed; after the last, the index of a row of zeros."""
         place = np.full(self.shape[0] + 1, -1, np.int32)
         place[self.rows] = np.arange(len(self.rows), dtype=np.int32)
         place[-1] = len(self.rows)
@@ -273,7 +273,7 @@ class Packed:
             rows, before = at[mine], out[mine]
             found = before + shapes.read(level.weights, rows - level.first, left[mine], fraction[mine])
             over = np.full_like(rows, self.shape[0]) if alone else self._above(level, rows - level.first)
-            whole = np.flatnonzero(self._place.take(rows) >= 0)  # few, so that leaving them out first would cost more
+            whole = np.flatnonzero(self._place.take(rows) >= 0)  # few rows, so removing them first would cost more
             found[whole], over[whole] = before[whole], rows[whole]
             out[mine], at[mine] = found, over
         rest: Any = np.flatnonzero(at < self.shape[0])
@@ -284,26 +284,26 @@ class Packed:
         return out
 
     def _of(self, level: PackedLevel, rows: Ints) -> Any:
-        """Which rows are packed in a level: places, or all of them."""
+        """Indices of the rows that are packed in a level, or all of them."""
         mine = (rows >= level.first) & (rows < level.last) & (self._place.take(rows) < 0)
         return slice(None) if mine.all() else np.flatnonzero(mine)
 
     def _above(self, level: PackedLevel, own: Ints) -> Ints:
-        """Row of the curve that each of some curves of a level is added to; one past the last where there is none."""
+        """Row of the curve that each of some curves of a level is added to; one past the last if there is none."""
         if level.parent is None:
             return np.full(len(own), self.shape[0])
         return level.parent.take(own).astype(np.int64)
 
     @cached_property
     def _unpacked(self) -> Floats:
-        """All curves, whole: for tables that are small enough to be read fast rather than kept light."""
+        """All curves, unpacked, for tables that are small enough."""
         return np.asarray(whole_of(self, np.float64))
 
     @cached_property
     def _by_knot(self) -> tuple[tuple[ShapesByKnot, bool], ...]:
-        """Shapes of the levels, fine to coarse, by knot, and whether the curve above is in their mean already.
+        """Shapes of the levels, fine to coarse, by knot, and whether their mean already includes the parent's curve.
 
-        It is where a level has one curve above it, which is whole.
+        It does if all curves of the level have one parent, which is stored whole.
         """
         found = list[tuple[ShapesByKnot, bool]]()
         for level in reversed(self.levels):
@@ -323,7 +323,7 @@ class Packed:
         return whole_of(self, dtype)
 
     def flat(self) -> Flat:
-        """The same table without levels: every curve as a whole one plus shapes of all levels.
+        """The same table without levels: every curve is a whole curve plus shapes of all levels.
 
         >>> packed = Packed((1, 2), (), np.array([0]), np.array([[1.0, 2.0]]))
         >>> packed.flat().root.tolist(), packed.flat().weights.shape
@@ -348,9 +348,9 @@ class Packed:
         )
 
     def check(self, monotone: bool) -> NDArray[np.bool_]:
-        """Whether each curve is finite and, if asked for, never falls; shape ``[curves]``.
+        """Whether each curve is finite and, if ``monotone``, never falls; shape ``[curves]``.
 
-        Rises are computed in single precision, which is quick, and again in double where that leaves any doubt.
+        Rises are computed in single precision, which is fast, and again in double precision if the result is uncertain.
         """
         parts = [self.whole, *(part for level in self.levels for part in level.shapes)]
         if not all(np.isfinite(part).all() for part in parts):
@@ -380,5 +380,5 @@ class Packed:
         return good
 
     def plus(self, shift: float) -> Packed:
-        """The same curves, all shifted: those that are packed follow the one at the root."""
+        """The same curves, all shifted; packed curves follow their root."""
         return replace(self, whole=self.whole + shift)

@@ -1,8 +1,8 @@
-"""The fit of a level of very many contexts, of which no more is kept than what tells them apart. numpy only.
+"""The fit of a level of very many contexts, whose curves are compressed while they are fitted. numpy only.
 
-Chunks are fitted as in :mod:`isolayer.fitting.level` and projected at once on shapes that a sample of the contexts has
-taught. When all are fitted they are balanced, which is linear in the weights of the shapes, and these are rounded. What
-packing means is said in :mod:`isolayer.fitting.packed`.
+Chunks are fitted as in :mod:`isolayer.fitting.level` and immediately projected onto shapes that were learned from a
+sample of the contexts. When all are fitted they are balanced, which is linear in the weights of the shapes, and the
+weights are rounded. Packing is explained in :mod:`isolayer.fitting.packed`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from isolayer.fitting.quantised import Quantised
 
 Floats = NDArray[np.float64]
 
-PACKED_FROM = 1 << 22  # knot values of all curves from which a table is packed: 70 MB with variances and weights
-_LEVEL_FROM = 4096  # curves of a level below which it is kept whole
-_SAMPLE = 2048  # contexts that teach the shapes
-_SPREAD = 0.01  # most by which the logarithm of a variance may differ: half a percent of a standard deviation
-_LEFT = 0.02  # by how much contexts are usually shifted when all are fitted
-_MOST_WHOLE = 0.05  # share of the curves that a shift may make whole
-_SLIGHT = 1e-3  # most by which squares of shifts may change without variances being computed again
+PACKED_FROM = 1 << 22  # tables with more knot values are packed: 70 MB with variances and weights
+_LEVEL_FROM = 4096  # levels with fewer curves are stored whole
+_SAMPLE = 2048  # contexts from which the shapes are learned
+_SPREAD = 0.01  # largest error of the logarithm of a variance: half a percent of a standard deviation
+_LEFT = 0.02  # usual shift of contexts when all are fitted
+_MOST_WHOLE = 0.05  # largest share of the curves that must be stored whole after a shift
+_SLIGHT = 1e-3  # variances are computed again if squares of shifts change by more
 _TINY, _LEAST = 1e-300, 1e-37  # least variances, in double and in single precision
 
 
 def is_large(curves: int, knots: int) -> bool:
-    """Whether a table of so many curves is packed.
+    """Whether a table with this many curves is packed.
 
     >>> is_large(1000, 126), is_large(1_000_000, 126)
     (False, True)
@@ -40,7 +40,7 @@ def is_large(curves: int, knots: int) -> bool:
 
 
 class Column(NamedTuple):
-    """One packed column of a level: its shapes, weights ``[n, shapes]``, and the curves that are whole."""
+    """One packed column of a level: its shapes, weights ``[n, shapes]``, and the curves that are stored whole."""
 
     shapes: Shapes
     weights: NDArray[np.int32]
@@ -49,12 +49,12 @@ class Column(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Levels that are fitted one after the other, coarse to fine, and the table that they make up.
+    """Levels that are fitted one after the other, coarse to fine, and the table that they form.
 
     Args:
         shape: Number of curves and of knots of all levels together.
         packed: Packed columns of levels, values and variances, with their first rows and the parents of their curves.
-        dense: Levels that are whole, with their first rows.
+        dense: Levels that are stored whole, with their first rows.
         weight: Weights of the knots of all levels.
     """
 
@@ -65,7 +65,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, shape: tuple[int, int]) -> Parts:
-        """No level yet, of so many curves and knots."""
+        """No levels yet, for a table with this many curves and knots."""
         return cls(shape, [], [], Quantised(np.zeros(shape, np.uint8), np.zeros(shape[0], np.float32)))
 
     def table(self) -> Table:
@@ -95,14 +95,14 @@ class Parts(NamedTuple):
         return Packed(self.shape, tuple(levels), places[order], np.concatenate(whole)[order], log)
 
     def add(self, first: int, level: LevelFit) -> float:
-        """Fit one more level, which begins at a row; returns the largest residual."""
+        """Fit one more level, whose first row is ``first``. Returns the largest residual."""
         fitted = _Fitted.of(level, np.zeros(int(level.above.parent.max(initial=0)) + 1))
         residual, shift = level.each_chunk(fitted.keep), fitted.shift()
         if not fitted.suits(shift):
             fitted = _Fitted.of(level, shift)
             level.each_chunk(fitted.keep)
         values, variance = fitted.balanced(shift)
-        del fitted  # whose memory the weights take
+        del fitted  # the weights reuse its memory
         self.packed.append((first, values, variance, level.above.parent.astype(np.int32)))
         mine = slice(first, first + level.part.groups)
         _count_weights(level, Quantised(self.weight.steps[mine], self.weight.largest[mine]))
@@ -110,21 +110,21 @@ class Parts(NamedTuple):
 
 
 def packs(curves: int) -> bool:
-    """Whether a level of so many curves is packed, where the table is."""
+    """Whether a level with this many curves is packed, if the table is."""
     return curves >= _LEVEL_FROM
 
 
 class _Fitted(NamedTuple):
-    """Contexts of a level as they are kept until all are fitted, and the shifts that balance them are known.
+    """Fitted contexts of a level, stored until all are fitted and the shifts that balance them are known.
 
-    A shift is linear in the curves, so it is enough to know the weights of shapes of each curve, and of what remains in
-    it of its parent.
+    A shift is linear in the curves, so it is enough to store the weights of shapes of each curve, and of the share of
+    its parent in it.
 
     Args:
         level: The level.
-        guess: By how much the contexts of each parent were shifted before they were kept, shape ``[parents]``.
+        guess: Shift of the contexts of each parent before they were stored, shape ``[parents]``.
         values: Deviations from the parents' curves.
-        remains: What remains of the parents, in the same shapes.
+        remains: Share of the parents in the curves, in the same shapes.
         variance: Logarithms of variances.
         sums: See :func:`balancing_shift`.
     """
@@ -138,7 +138,7 @@ class _Fitted(NamedTuple):
 
     @classmethod
     def of(cls, level: LevelFit, guess: Floats) -> _Fitted:
-        """A level of which nothing is known yet but a sample, from which the shapes are chosen."""
+        """A level before its fit, with shapes that are learned from a sample of its contexts."""
         part, above = level.part, level.above
         weight = np.bincount(part.group, part.weight, minlength=part.groups)
         some = np.zeros(part.groups, bool)
@@ -153,7 +153,7 @@ class _Fitted(NamedTuple):
         return cls(level, guess, values, remains, variance, np.zeros((4, part.groups)))
 
     def keep(self, at: Place, chunk: Chunk) -> None:
-        """Keep a chunk that was fitted."""
+        """Store a fitted chunk."""
         above = self.level.above
         parents = above.parent[at]
         curve, spread = _shifted(chunk, self.guess[parents], self.level.least)
@@ -164,17 +164,17 @@ class _Fitted(NamedTuple):
         self.sums[:, at] = chunk.sums
 
     def shift(self) -> Floats:
-        """By how much the contexts of each parent are to be shifted in all, shape ``[parents]``."""
+        """The total shift of the contexts of each parent, shape ``[parents]``."""
         return balancing_shift(self.sums, self.level.above.parent, self.level.choice.strength.level)
 
     def suits(self, shift: Floats) -> bool:
-        """Whether nearly all contexts may still be shifted so far."""
+        """Whether nearly all contexts can still be shifted by this much."""
         far = np.abs(shift - self.guess)[self.level.above.parent]
         lost = self.values.error + far * self.remains.error > TOLERANCE
         return bool(lost.mean() <= _MOST_WHOLE and np.abs(shift**2 - self.guess**2).max(initial=0.0) <= _SLIGHT)
 
     def balanced(self, shift: Floats) -> tuple[Column, Column]:
-        """Values and variances after the contexts of each parent have been balanced, packed for good."""
+        """Packed values and variances after the contexts of each parent have been balanced."""
         groups, more = self.level.part.groups, shift - self.guess
         whole = np.zeros((2, groups), bool)  # which curves and variances are not packed
 
@@ -188,7 +188,7 @@ class _Fitted(NamedTuple):
         return self._columns(shift, whole)
 
     def _pack_curves(self, at: slice, more: Floats) -> NDArray[np.bool_]:
-        """Shift and pack some curves; returns which are good."""
+        """Shift and pack some curves. Returns which could be packed."""
         kept, above = self.values, self.level.above
         kept.weights[at] += more.astype(np.float32)[:, None] * self.remains.weights[at]
         good = kept.pack(at, TOLERANCE - kept.error[at] - np.abs(more) * self.remains.error[at])
@@ -197,7 +197,7 @@ class _Fitted(NamedTuple):
         return good
 
     def _columns(self, shift: Floats, whole: NDArray[np.bool_]) -> tuple[Column, Column]:
-        """The packed columns; what is whole in either is fitted again."""
+        """The packed columns; curves that are stored whole in either are fitted again."""
         rows = np.flatnonzero(whole.any(0))
         found = np.empty((2, len(rows), self.level.part.grid.buckets))
 
@@ -238,9 +238,9 @@ class _Kept(NamedTuple):
     """A column while the contexts of a level are fitted.
 
     Args:
-        shapes: What its rows have in common.
-        weights: How much of each shape a row has, shape ``[rows, shapes]``; in the end whole numbers in the same bytes.
-        error: Most by which shapes and weights differ from the row, shape ``[rows]``.
+        shapes: The mean and shapes of its rows.
+        weights: Weight of each shape in each row, shape ``[rows, shapes]``; at the end integers in the same memory.
+        error: Largest error of shapes and weights for each row, shape ``[rows]``.
     """
 
     shapes: Shapes
@@ -249,11 +249,11 @@ class _Kept(NamedTuple):
 
     @classmethod
     def of(cls, shapes: Shapes, rows: int) -> _Kept:
-        """A column of so many rows, none of them known."""
+        """An empty column with this many rows."""
         return cls(shapes, np.empty((rows, len(shapes.shapes)), np.float32), np.empty(rows, np.float32))
 
     def keep(self, at: Place, column: NDArray[Any]) -> None:
-        """Keep some rows."""
+        """Store some rows."""
         shapes, mean = self.shapes.shapes.astype(np.float32), self.shapes.mean[:, None]
         if column.dtype == np.float32:
             rest = column.T - mean.astype(np.float32)  # [knots, rows], as columns are in memory
@@ -264,14 +264,14 @@ class _Kept(NamedTuple):
         self.weights[at], self.error[at] = weights.T, np.abs(rest, out=rest).max(0)
 
     def pack(self, at: slice, most: NDArray[Any]) -> NDArray[np.bool_]:
-        """Round the weights of some rows, which may change by so much; returns whether they do not change by more."""
+        """Round the weights of some rows. Returns whether each changes by at most ``most``."""
         packed, good = self.shapes.rounded(self.weights[at].astype(np.float64), most)
         self.weights[at].view(np.int32)[:] = packed
         return good
 
 
 def _shifted(chunk: Chunk, shift: Floats, least: float) -> tuple[Floats, NDArray[Any]]:
-    """Curves that rise as they must after a shift, one per context, and logarithms of their variances."""
+    """Shifted curves, one per context, with the least rise restored, and logarithms of their variances."""
     if not shift.any():
         spread = np.maximum(chunk.variance, np.asarray(_LEAST, chunk.variance.dtype))
         return chunk.values.copy("K"), np.log(spread, out=spread)
@@ -288,7 +288,7 @@ def _shifted(chunk: Chunk, shift: Floats, least: float) -> tuple[Floats, NDArray
 
 
 def _spanned(deviation: Floats, remains: Floats) -> Floats:
-    """What remains of the parents, as small as what is left to shift by, around the mean of the deviations."""
+    """Shares of the parents, scaled to the size of the remaining shift, around the mean of the deviations."""
     return np.asarray(deviation.mean(0) + _LEFT * (remains - remains.mean(0)))
 
 

@@ -1,8 +1,7 @@
-"""PaddedRows: the occupied bins of many small contexts of nearly the same size, side by side. numpy only.
+"""PaddedRows: the occupied bins of many small contexts of nearly the same size, in padded arrays. numpy only.
 
-Cell i of every context stands in row i of arrays ``[depth, contexts]``, so that whatever is done to all cells, and
-adding up those of a context, runs over long rows. :class:`isolayer.fitting.binned_rows.BinnedRows` is for contexts of
-any size.
+Cell i of every context is in row i of arrays ``[depth, contexts]``, so that operations on all cells, and sums over the
+cells of a context, run over long rows. :class:`isolayer.fitting.binned_rows.BinnedRows` is for contexts of any size.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ Ints = NDArray[np.int64]
 
 
 class PaddedRows:
-    """Occupied bins of some contexts, each of which has at least one; where it has fewer than others, the rest weigh
-    nothing. Tables of functions of the contexts are ``[contexts, knots]``, and in memory knot by knot.
+    """Occupied bins of some contexts, each with at least one bin, padded with bins of weight 0.
+
+    Tables of functions of the contexts are ``[contexts, knots]``, and stored knot by knot.
 
     Args:
         part: A histogram without folds.
@@ -30,9 +30,9 @@ class PaddedRows:
         contexts: Its groups that are read here, ascending, shape ``[contexts]``.
 
     Attributes:
-        left: Knot at or left of the mean logit of each cell, shape ``[depth, contexts]``, as the following.
-        fraction: How far beyond it, in steps.
-        offset: What to add to the interpolated value, as in ``BinnedRows``.
+        left: Knot at or to the left of the mean logit of each cell, shape ``[depth, contexts]``, like the following.
+        fraction: Distance from that knot, in steps.
+        offset: What is added to the interpolated value, as in ``BinnedRows``.
         weight: Weight of the cell.
         positive: Weight of its positives.
     """
@@ -46,7 +46,7 @@ class PaddedRows:
         mean = part.logit.take(cells)
         mean /= weight
         self.left, self.fraction, self.offset = place_of_bins(mean, part.bin.take(cells), part.grid)
-        if part.negative_rate.strides[0] or part.negative_rate[0] != 1:  # a rate that all share is in memory once
+        if part.negative_rate.strides[0] or part.negative_rate[0] != 1:  # a rate that all cells share is stored once
             self.offset -= np.log(part.negative_rate[cells])
         if int(size.min()) < len(depth):
             beyond = depth >= size
@@ -60,7 +60,7 @@ class PaddedRows:
 
     @cached_property
     def scale(self) -> Floats:
-        """Weight of each context, at least 1: what residuals are measured by."""
+        """Weight of each context, at least 1, to which residuals are relative."""
         return np.asarray(np.maximum(self.weight.sum(0), 1.0))
 
     def between(self, tables: Floats) -> Floats:
@@ -92,11 +92,11 @@ class PaddedRows:
         return out.reshape(-1, self.contexts).T
 
     def shared(self, amount: Floats) -> Floats:
-        """Amounts of the cells, each shared between the two knots around it; see :meth:`spread`."""
+        """Amounts of the cells, each divided between the two knots around it; see :meth:`spread`."""
         right = amount * self.fraction
         return self.spread(amount - right, right)
 
     @cached_property
     def _at(self) -> Ints:
-        """Place of each cell's left knot in a table of the knots of the span."""
+        """Index of each cell's left knot in a table of the knots of the span."""
         return np.asarray((self.left - self.span[0]) * self.contexts + np.arange(self.contexts))

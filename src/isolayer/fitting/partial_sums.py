@@ -1,6 +1,6 @@
-"""Sums from many writers: the parts of one log, each under an id, whichever come twice, late or in another order.
+"""Sums from many writers: the parts of one log, each with an id, may come twice, late or in any order.
 
-A cluster sums a log in parts, and repeats a part when a worker is lost or slow. Here a part is known by its id, such as
+A cluster sums a log in parts, and repeats a part when a worker is lost or slow. A part is identified by its id, such as
 the name of its file, so that the total does not depend on what was repeated or on the order of arrival: merging is
 associative, commutative and idempotent, to the bit. numpy only.
 """
@@ -31,7 +31,7 @@ def merge_parts(parts: Iterable[tuple[str, Histogram]]) -> Histogram:
         if name in known and known[name].fingerprint() != part.fingerprint():
             raise InputError(
                 f"part {name}: expected the same rows each time, got {known[name].rows:g}, then {part.rows:g} others; "
-                "give every part an id of its own"
+                "give every part its own id"
             )
         known.setdefault(name, part)
     if not known:

@@ -1,13 +1,13 @@
 r"""The prior of a curve: how it is expected to deviate from the curve it is centred on. numpy only.
 
-A deviation is a line plus a curve, each with strengths of its own:
+A deviation is a line plus a curve, each with its own strengths:
 
 .. math:: d(z) = \alpha + \beta (z - \bar z) + c(z), \qquad
     \alpha \sim N(\mu_0, 1/\lambda_0),\quad \beta \sim N(\mu_1, 1/\lambda_1),\quad
     -2 \log p(c) = \lambda_2 \int (c^2 + c'^2 + \ell^2 c''^2) + \text{const}.
 
-Far from the rows c returns to 0, so a curve goes on along its line; before rows are seen, c may be as large anywhere.
-Lengths are measured in z, the score after the one line that calibrates all rows best: a unit of z is one logit, so no
+Far from the rows c returns to 0, so the curve continues along its line; a priori c has the same size everywhere.
+Lengths are measured in z, the score after the line that calibrates all rows best: a unit of z is one logit, so no
 strength depends on the unit of the score.
 """
 
@@ -22,19 +22,19 @@ from isolayer.fitting.banded import Bands, Factor, factorise, gram, inverse_band
 
 Floats = NDArray[np.float64]
 
-LEAST, MOST = 1e-4, 1e6  # of a strength: below, there is no penalty; above, a hard constraint
-_SMOOTHEST = 1e4  # most that second differences of the knots count beside first ones
-_MOST_PER_KNOT = 1e7  # above, digits are lost
-LENGTH = 0.35  # distance over which the slope of a curve is much the same, in units of calibrated logit
+LEAST, MOST = 1e-4, 1e6  # range of a strength: below, no penalty; above, a hard constraint
+_SMOOTHEST = 1e4  # largest weight of second differences of the knots relative to first ones
+_MOST_PER_KNOT = 1e7  # above this, precision is lost
+LENGTH = 0.35  # distance over which the slope of a curve hardly changes, in units of calibrated logit
 
 
 class Strength(NamedTuple):
     """Precisions of a deviation, per unit of calibrated logit.
 
     Args:
-        level: Of the line's level at the anchor.
-        slope: Of the line's slope.
-        curve: Of the curve and of its slope, everywhere; of its second derivative, ``LENGTH**2`` times as much.
+        level: Precision of the line's level at the anchor.
+        slope: Precision of the line's slope.
+        curve: Precision of the curve and of its slope, everywhere; for its second derivative ``LENGTH**2`` times this.
     """
 
     level: float
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """The prior as the solver takes it.
+    """The prior in the form that the solver uses.
 
     Args:
         basis: The line's level and slope at the knots, shape ``[knots, 2]``.
@@ -130,23 +130,24 @@ class Deviation(NamedTuple):
         return cls(np.zeros((2, contexts)), np.zeros((knots, contexts)))
 
     def at_knots(self, basis: Floats) -> Floats:
-        """Both together, shape ``[knots, contexts]``."""
+        """Line plus curve, shape ``[knots, contexts]``."""
         return np.asarray(basis @ self.line + self.curve)
 
     def moved(self, along: Deviation, length: Floats | float = 1.0) -> Deviation:
-        """Some way along a direction."""
+        """The deviation after a step of some length along a direction."""
         return Deviation(self.line + length * along.line, self.curve + length * along.curve)
 
     def only(self, kept: NDArray[np.bool_]) -> Deviation:
-        """Those of some contexts."""
+        """The deviations of some contexts."""
         return Deviation(self.line[:, kept], self.curve[:, kept])
 
 
 class Posterior(NamedTuple):
     r"""The Hessian H of the loss plus the prior's precision, factorised: curve first, then the line.
 
-    With P the curve's precision and U the basis, the curve answers a line by :math:`-G`, :math:`G = (H + P)^{-1} H U`;
-    what is left of a line is :math:`R = U - G`, with precision :math:`S = \Lambda + U^\top H R`.
+    With P the curve's precision and U the basis, the curve responds to a line by :math:`-G`,
+    :math:`G = (H + P)^{-1} H U`; the remainder of a line is :math:`R = U - G`, with precision
+    :math:`S = \Lambda + U^\top H R`.
 
     Args:
         curve: Factors of H + P.
@@ -171,14 +172,14 @@ class Posterior(NamedTuple):
         return np.asarray(inverse_bands(self.curve).diagonal + line)
 
     def step(self, gradient: Deviation) -> Deviation:
-        """The Newton step from where the gradient is this."""
+        """The Newton step at a point with this gradient."""
         moved = solve(self.curve, gradient.curve)
         rest = gradient.line - np.einsum("nic,nc->ic", self.answer, gradient.curve)
         line = -np.einsum("ijc,jc->ic", self.line, rest)
         return Deviation(line, -moved - np.einsum("nic,ic->nc", self.answer, line))
 
     def solve(self, right: Floats, basis: Floats) -> Floats:
-        """What knot values move when pressed by ``right [knots, k, contexts]``: covariance of the values times it."""
+        """The covariance of the knot values times ``right [knots, k, contexts]``."""
         left = self.left(basis)
         line = np.einsum("ijc,jkc->ikc", self.line, np.einsum("njc,nkc->jkc", left, right))
         return np.asarray(solve(self.curve, right) + np.einsum("nic,ikc->nkc", left, line))
@@ -210,7 +211,7 @@ def newton(prior: Prior, hessian: Bands, gradient: Deviation) -> tuple[Deviation
 
 
 def curve_term(frame: Frame) -> Bands:
-    """Matrix of the integral of a curve's squares: its values, its slopes, and ``LENGTH**2`` times its bends."""
+    """Matrix of the integral of squares of a curve, of its slope, and of ``LENGTH`` times its second derivative."""
     knots, step = len(frame.z), frame.step
     bent = min(LENGTH**2 / step**3, _SMOOTHEST / step)
     out = gram(1, knots).times(1 / step).plus(gram(2, knots).times(bent))

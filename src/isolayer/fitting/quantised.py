@@ -1,4 +1,4 @@
-"""Weights of knots in 256 steps, and how a table that is decoded row by row reads as an array does. numpy only."""
+"""Weights of knots in 256 steps, and array-like access to tables that are decoded row by row. numpy only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 1 << 13  # curves decoded together
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """Weights of knots, each curve's in 256 steps up to its largest; reads as an array ``[curves, knots]``.
+    """Weights of knots, for each curve in 256 steps up to its largest; read like an array ``[curves, knots]``.
 
     Args:
         steps: From 0 to 255, shape ``[curves, knots]``.
@@ -34,7 +34,7 @@ class Quantised:
 
     @classmethod
     def of(cls, weight: NDArray[np.floating[Any]]) -> Quantised:
-        """Weights ``[curves, knots]``, quantised; what is not 0 does not become 0."""
+        """Quantise weights ``[curves, knots]``; a positive weight never becomes 0."""
         largest = weight.max(1).astype(np.float32)
         steps = weight * (255 / np.where(largest > 0, largest, 1))[:, None]
         steps -= 0.5
@@ -66,7 +66,7 @@ class Quantised:
 
 
 def item_of(table: Any, index: Any) -> Any:
-    """Rows of a table that can decode them, or values at their knots, as an array gives them."""
+    """Rows of a table that can decode them, or values at their knots, with the indexing of an array."""
     rows, knots = index if isinstance(index, tuple) else (index, slice(None))
     if isinstance(rows, slice):
         rows = np.arange(*rows.indices(len(table)))

@@ -1,12 +1,11 @@
-r"""The fit of very many small contexts: in the few directions in which their rows can move a curve, then once in all.
+r"""The fit of very many small contexts: first in the few directions that their rows determine, then once in all.
 
 With K the prior's covariance of the deviation and H the Hessian of the log loss, the optimum is
 :math:`d = -K\,g(d)`, g being the gradient of the log loss at the knots. A context of twenty rows moves along one or two
 of the eigenvectors of H K, the *modes*; along the others g hardly depends on d. So d is found in two steps: Newton's
 method for a few coefficients of modes, and :math:`d = -K\,g` for all the rest, which is exact to second order. The same
-split gives the posterior variance. What is left of the optimality conditions is measured at the end, and whoever calls
-this fits the contexts for which it is too large, or whose curve would fall, by :mod:`isolayer.fitting.solver`.
-numpy only.
+split gives the posterior variance. The residual of the optimality conditions is measured at the end. The caller fits
+contexts whose residual is too large, or whose curve would fall, by :mod:`isolayer.fitting.solver`. numpy only.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 SIZES = (2, 4, 8)  # numbers of modes: the first for nearly all contexts, the others for larger ones
-SMALL = 3e-3  # most information beyond the modes, times prior variance: its square is the error of a variance
+SMALL = 3e-3  # largest information beyond the modes, times prior variance; its square is the error of a variance
 _STEPS = 6  # most Newton steps for the modes alone
-_BLIND, _ROUNDS = 2, 3  # times that all directions are corrected without a look at the residual, and with one
-_FEW = 0.004  # share of the contexts whose residual may be too large
-_NEAR = 0.1  # length of a step after which all directions are looked at
+_BLIND, _ROUNDS = 2, 3  # corrections of all directions before the residual is checked, and after
+_FEW = 0.004  # largest share of contexts with a too large residual
+_NEAR = 0.1  # after steps shorter than this, all directions are corrected
 _LONGEST = 1.5  # as in isolayer.fitting.interior
 
 
@@ -39,7 +38,7 @@ class Modes(NamedTuple):
     Args:
         modes: Modes, uncorrelated under the prior and of variance 1, shape ``[modes, knots]``.
         covariance: The whole covariance, shape ``[knots, knots]``.
-        rest: What the modes leave of it.
+        rest: The covariance without the part of the modes.
         beyond: Information times variance in the most informed direction of the rest, per unit of weight.
     """
 
@@ -50,7 +49,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def of(cls, prior: Prior, hessian: Bands, count: int) -> Modes:
-        """The modes of a prior in which rows with this Hessian, a batch of one, tell most.
+        """The modes of a prior about which rows with this Hessian, a batch of one, have most information.
 
         Args:
             prior: The prior.
@@ -69,7 +68,7 @@ class Reduced(NamedTuple):
     """Fitted contexts.
 
     Args:
-        deviation: From the centre, shape ``[contexts, knots]``, in memory knot by knot.
+        deviation: Deviation from the centre, shape ``[contexts, knots]``, stored knot by knot.
         variance: Its posterior variance.
         residual: Largest violation of the optimality conditions, as in :class:`isolayer.fitting.solver.Fit`.
     """
@@ -107,7 +106,7 @@ def fit_reduced(rows: PaddedRows, centre: Floats, own: Modes, wide: Modes) -> Re
 
 
 def _pulled(rows: PaddedRows, slope: Floats, covariance: Floats) -> Floats:
-    """Deviation :math:`-K g` by the slopes of the cells, shape ``[contexts, knots]``, in memory knot by knot."""
+    """Deviation :math:`-K g` from the slopes of the cells, shape ``[contexts, knots]``, stored knot by knot."""
     return ((-covariance.T) @ rows.shared(slope).T).T
 
 
@@ -142,7 +141,7 @@ def _along_modes(rows: PaddedRows, centre: Floats, along: Floats) -> Floats:
 
 
 def _corrected(off: Floats, bend: Floats, along: Floats) -> Floats:
-    r"""By how much Newton's method moves deviations that are off :math:`-K g` by so much, at the cells.
+    r"""The Newton step for deviations whose distance from :math:`-K g` is ``off``, at the cells.
 
     The step is :math:`(I + K H)^{-1}` times that; K is taken to be :math:`\Psi\Psi^\top`, of the modes alone.
     """
@@ -153,7 +152,7 @@ def _corrected(off: Floats, bend: Floats, along: Floats) -> Floats:
 
 
 def _mixed(weights: Floats, along: Floats) -> Floats:
-    """Modes times the weights that the contexts give them, at the cells."""
+    """Modes times their weights in each context, at the cells."""
     out = weights[0] * along[0]
     for weight, mode in zip(weights[1:], along[1:], strict=False):
         out += weight * mode
@@ -194,9 +193,10 @@ class _Pairs(NamedTuple):
 
 
 def _variance(rows: PaddedRows, bend: Floats, wide: Modes) -> Singles:
-    r"""Posterior variance at all knots, ``[contexts, knots]``, by eliminating the rest, which is known to first order.
+    r"""Posterior variance at all knots, ``[contexts, knots]``, by eliminating the rest to first order.
 
-    With modes :math:`\Psi`, rest R and Hessian H, the rest answers the modes by :math:`B = \Psi^\top H R`, and
+    With modes :math:`\Psi`, rest R and Hessian H, the rest responds to the modes by :math:`B = \Psi^\top H R`, and the
+    variance is
 
     .. math:: \operatorname{diag}(R - R H R) + (\Psi - B)^\top (I + \Psi^\top H \Psi - B H \Psi)^{-1} (\Psi - B).
     """
@@ -226,7 +226,7 @@ def _variance(rows: PaddedRows, bend: Floats, wide: Modes) -> Singles:
 def _bands(rows: PaddedRows, bend: Floats) -> tuple[Singles, tuple[Singles, Singles]]:
     """Diagonal and first band of the Hessian of each context, ``[knots of the span, contexts]`` and one less.
 
-    The first array is both, one below the other.
+    The first array contains both, one after the other.
     """
     right = bend * rows.fraction
     squares = right * rows.fraction

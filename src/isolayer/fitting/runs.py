@@ -1,8 +1,8 @@
-"""Runs: rows that come in blocks, sorted block by block, and at the end added up by context and bin in parallel.
+"""Runs: rows that arrive in blocks are sorted block by block, and at the end summed by context and bin in parallel.
 
-Where nearly every row has a cell of its own, as with a million contexts, a hash table is the slow way to add them up:
-it misses the cache with every row. Sorting whole numbers that hold the cell and the place of a row is several times as
-fast, first block by block as they come, then range by range of cells. numpy only.
+If nearly every row has its own cell, as with a million contexts, summing with a hash table is slow: every row is a
+cache miss. Sorting integers that contain the cell and the index of a row is several times as fast, first block by block
+as they arrive, then by ranges of cells. numpy only.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from isolayer.grid import Grid
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_KINDS = 8  # negative bins, of rows that cannot be used, from -8 on
+_KINDS = 8  # bins from -8 on are negative, for rows that cannot be used
 _MOST_KEYS = 1 << 62
-_PART = 1 << 18  # about so many rows are sorted together in the end
-_SAMPLED = 1 << 10  # every so many keys are looked at to find ranges of about that many rows
+_PART = 1 << 18  # approximate number of rows that are sorted together at the end
+_SAMPLED = 1 << 10  # every this many keys are sampled to find ranges of about that many rows
 
 
 class Packing(NamedTuple):
-    """How values of columns of whole numbers make up one number, in the same order.
+    """Packs the values of several integer columns into one integer, in the same order.
 
     Args:
         low: The least value of each column.
@@ -47,19 +47,19 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[NDArray[Any]]) -> Packing:
-        """For the values of some columns, none of them empty."""
+        """The packing for the values of some columns, none of them empty."""
         low = tuple(int(column.min()) for column in columns)
         return cls(low, tuple(int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)))
 
     def joined(self, other: Packing) -> Packing:
-        """For the values of both."""
+        """The packing for the values of both."""
         low = tuple(map(min, self.low, other.low))
         ends = (map(sum, zip(one.low, one.size, strict=True)) for one in (self, other))
         return Packing(low, tuple(max(two) - least for least, *two in zip(low, *ends, strict=True)))
 
     @property
     def keys(self) -> int:
-        """How many numbers there may be."""
+        """Number of possible packed values."""
         return math.prod(self.size)
 
     def pack(self, columns: Sequence[NDArray[Any]]) -> Ints:
@@ -84,9 +84,9 @@ class Run(NamedTuple):
     """Rows of a block, or sums of rows, sorted by their contexts and bins.
 
     Args:
-        packing: How their contexts and bins make up keys.
-        key: Ascending, shape ``[n]``.
-        rows: How many rows each is; None if each is one.
+        packing: The packing of contexts and bins into keys.
+        key: Keys, ascending, shape ``[n]``.
+        rows: Number of rows of each entry; None if each is one row.
         positive: Labels, or their sums.
         logit: Logits, or their sums.
     """
@@ -103,7 +103,7 @@ class Run(NamedTuple):
 
         Args:
             contexts: Columns of whole numbers.
-            at: Bin of each row; negative where it cannot be used.
+            at: Bin of each row; negative if it cannot be used.
             label: Its label.
             logit: Its logit.
             grid: Where the knots, and so the bins, are.
@@ -123,7 +123,7 @@ class Run(NamedTuple):
         return int(np.count_nonzero(self.key[1:] != self.key[:-1])) + 1
 
     def under(self, packing: Packing) -> Run:
-        """The same with other keys."""
+        """The same run with the keys of another packing."""
         if packing == self.packing:
             return self
         key = packing.pack(self.packing.unpack(self.key.astype(np.int64, copy=False)))
@@ -138,7 +138,7 @@ def _narrow(label: Floats) -> NDArray[Any]:
 
 
 class _Sums(NamedTuple):
-    """Sums of all cells, in places for as many as there are rows: part by part, with gaps."""
+    """Sums of all cells, in arrays with an entry for every row: part by part, with gaps."""
 
     key: Ints
     rows: Floats
@@ -147,10 +147,10 @@ class _Sums(NamedTuple):
 
 
 def joined(runs: list[Run], pool: Executor) -> Run:
-    """All rows of some runs, added up by their contexts and bins.
+    """All rows of some runs, summed by their contexts and bins.
 
     Args:
-        runs: Runs, which are taken out of the list.
+        runs: Runs; they are removed from the list.
         pool: Threads.
     """
     packing = runs[0].packing
@@ -182,7 +182,7 @@ def _ranges(runs: Sequence[Run], packing: Packing) -> Ints:
 
 
 def _add_up(runs: Sequence[Run], ends: Ints, sums: _Sums, first: int) -> int:
-    """Add up one range of all runs into the places from the first on; returns the number of cells."""
+    """Sum one range of all runs into the entries from ``first`` on. Returns the number of cells."""
     parts = [(run, slice(a, b)) for run, (a, b) in zip(runs, ends.tolist(), strict=True) if a < b]
     if not parts:
         return 0
@@ -204,19 +204,19 @@ def _add_up(runs: Sequence[Run], ends: Ints, sums: _Sums, first: int) -> int:
 
 
 def _without_gaps(column: NDArray[Any], places: Sequence[tuple[int, int]]) -> NDArray[Any]:
-    """A column of which only some places, each a first and a number, are kept."""
+    """A column with only some ranges of entries, each given by its first index and its length."""
     at = 0
     for first, number in places:
         column[at : at + number] = column[first : first + number]
         at += number
-    column.resize(at, refcheck=False)  # gives back the memory at its end
+    column.resize(at, refcheck=False)  # returns the memory at its end
     return column
 
 
 def histogram_of_run(
     run: Run, contexts: tuple[str, ...], grid: Grid, rate: float, pool: Executor
 ) -> tuple[Histogram, Ints, Floats]:
-    """The histogram of added up rows; and bins and counts of rows that cannot be used, which are not in it.
+    """The histogram of summed rows, and bins and counts of rows that cannot be used, which are not in it.
 
     Args:
         run: What :func:`joined` made.
@@ -259,5 +259,5 @@ def histogram_of_run(
 
 
 def in_parts(use: Callable[[slice], None], rows: int, pool: Executor) -> None:
-    """Use every part of so many rows, in threads."""
+    """Call ``use`` for every part of ``rows`` rows, in threads."""
     list(pool.map(lambda first: use(slice(first, first + _PART)), range(0, rows, _PART)))

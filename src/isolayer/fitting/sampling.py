@@ -1,4 +1,4 @@
-"""What sampled negatives mean for a histogram: how the fit reads it, and what it says of real traffic. numpy only."""
+"""Histograms with sampled negatives: how they are fitted, and their sums in terms of real traffic. numpy only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from isolayer.fitting.histogram import Histogram
 def sampled_as_one(histogram: Histogram) -> tuple[Histogram, float]:
     """The histogram with its rates relative to one of them, and the shift from curves at that rate to real traffic.
 
-    The one is the weighted median of the rates. Where all rows have the same, the histogram returned is that of rows
-    that were not sampled at all, and the shift is its logarithm: the fit is exactly the plain one, moved.
+    This rate is the weighted median of the rates. If all rows have the same rate, the returned histogram is that of
+    rows that were not sampled, and the shift is the logarithm of the rate: the fit is exactly the plain fit, shifted.
 
     >>> plain, shift = sampled_as_one(Histogram.from_arrays([0.1, 0.2], [0, 1], negative_rate=0.5))
     >>> plain.negative_rate.tolist(), round(shift, 4)
@@ -33,7 +33,7 @@ def sampled_as_one(histogram: Histogram) -> tuple[Histogram, float]:
 
 
 def real_traffic(histogram: Histogram) -> Histogram:
-    """The sums that the rows stand for: every negative weighs 1 / rate. For ratios and losses, not for a fit.
+    """The sums in terms of real traffic: every negative has weight 1 / rate. For ratios and losses, not for a fit.
 
     >>> real_traffic(Histogram.from_arrays([0.1, 0.1, 0.1], [0, 0, 1], negative_rate=0.5)).weight.tolist()
     [5.0]
@@ -53,13 +53,13 @@ def real_traffic(histogram: Histogram) -> Histogram:
 
 
 def _refuse_rates_by_label(histogram: Histogram) -> None:
-    """Raise when positives and negatives have no rate in common: then it is each row's own, not the negatives'."""
+    """Raise if positives and negatives have no rate in common: then the rates are not those of the negatives."""
     positive, negative = histogram.positive > 0, histogram.positive < histogram.weight
     ours, theirs = (np.unique(histogram.negative_rate[kept]) for kept in (positive, negative))
     if len(ours) and len(theirs) and not np.isin(ours, theirs).any():
         raise InputError(
-            "negative_rate: expected the share of negatives that was kept where each row came from, for positives too, "
-            f"got {_listed(ours)} for positives only and {_listed(theirs)} for negatives only; give positives the rate "
+            "negative_rate: expected the share of negatives that was kept, for positive rows too, got "
+            f"{_listed(ours)} for positives only and {_listed(theirs)} for negatives only; give positives the rate "
             "at which a negative in their place would have been kept"
         )
 

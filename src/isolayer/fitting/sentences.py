@@ -1,10 +1,10 @@
-"""Segments in sentences, the same words wherever a segment is told of: in an audit, a fit, a report."""
+"""Sentences about segments, the same in audits, fits and reports."""
 
 from __future__ import annotations
 
 
 def percents(*rates: float) -> list[str]:
-    """Rates in percent, with as many digits as tell them apart, up to four.
+    """Rates in percent, with as many digits as are needed to distinguish them, up to four.
 
     >>> percents(0.041, 0.0563), percents(0.00041, 0.00042), percents(0.5, 0.5)
     (['4.1%', '5.6%'], ['0.041%', '0.042%'], ['50%', '50%'])
@@ -18,14 +18,14 @@ def percents(*rates: float) -> list[str]:
 
 
 def sentence(where: str, predicted: float, observed: float, rows: float, after: float | None = None) -> str:
-    """What is said of a segment.
+    """The sentence about a segment.
 
     Args:
         where: The segment in words.
         predicted: Rate that the score predicts.
         observed: Rate that was observed.
         rows: Weight of its rows.
-        after: Rate that is expected once what was named before is corrected, if that differs.
+        after: Rate that is expected after the earlier segments are corrected, if it differs.
 
     >>> sentence("hour 22-23 and device phone", 0.041, 0.056, 12300.0)
     'hour 22-23 and device phone: predicted 4.1%, observed 5.6%, 12,300 rows'

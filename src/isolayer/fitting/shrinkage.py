@@ -1,13 +1,13 @@
-r"""How strongly curves are drawn to their parent: chosen from the histogram by empirical Bayes.
+r"""How strongly curves are shrunk towards their parent: chosen from the histogram by empirical Bayes.
 
-Deviations of the contexts of a level are taken as draws from one prior (:mod:`isolayer.fitting.prior`). Its strengths
-maximise the evidence (the probability of the data, by the Laplace approximation) times a hyperprior: log strengths are
-logistic around what is usual, as they are found to be over many real tasks, so a few contexts cannot push them to zero
-or infinity. The evidence can have two modes, free deviations and stiff ones, so the search starts from free ones, then
-again from stiff ones wherever the data say little about a strength, and keeps the higher evidence. Where the data
-prefer no deviation at all by odds of twenty to one, there is none. The centre of the prior is the parent's curve plus
-what all contexts of the level share, because a curve of pooled rows is flatter than the curves of its parts. No second
-pass over the rows is needed, and no folds.
+Deviations of the contexts of a level are treated as draws from one prior (:mod:`isolayer.fitting.prior`). Its strengths
+maximise the evidence (the probability of the data, by the Laplace approximation) times a hyperprior: log strengths have
+a logistic distribution around usual values, as was found over many real tasks, so a few contexts cannot push them to
+zero or infinity. The evidence can have two modes, with weak and with strong shrinkage. So the search starts from weak
+shrinkage, then again from strong shrinkage if the data say little about a strength, and keeps the higher evidence. If
+the data prefer no deviation at all by odds of twenty to one, there is none. The centre of the prior is the parent's
+curve plus the deviation that all contexts of the level share, because a curve of pooled rows is flatter than the curves
+of its parts. No second pass over the rows is needed, and no folds.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from isolayer.fitting.prior import (
 
 Floats = NDArray[np.float64]
 
-USUAL = Strength(level=6.0, slope=64.0, curve=25.0)  # medians of the hyperprior: of the contexts below all rows ...
-USUAL_BELOW = USUAL._replace(level=25.0)  # ... and of contexts within contexts, which differ less
+USUAL = Strength(level=6.0, slope=64.0, curve=25.0)  # medians of the hyperprior: for contexts of the first level ...
+USUAL_BELOW = USUAL._replace(level=25.0)  # ... and for contexts within contexts, which differ less
 FLEXIBLE, STIFF = Strength(1.0, 4.0, 1.0), Strength(100.0, 400.0, 400.0)  # where searches start
 
 _SHAPE = 2.0  # of the hyperprior: 1 is a half-Cauchy deviation, 2 a logistic log strength with a deviation of 1.8
 _ROUNDS = 200  # Newton steps, each with a new choice of strengths; a few dozen are usual
-_SETTLED = 0.01  # gain of the log evidence in a round below which it counts as settled
-_STILL = 0.01  # move of the shared deviation below which it stays
+_SETTLED = 0.01  # the search has converged if the log evidence gains less in a round
+_STILL = 0.01  # smaller steps of the shared deviation are not taken
 _MUCH = 0.3  # change of a log strength after which second derivatives are computed again
 _LONGER, _FARTHEST = 8.0, 2.5  # longest step, in steps of the fixed-point iteration and of a log strength
 _STRIDE, _KNOTS = 2, 128  # strengths are chosen on every second knot, and on at most this many
-_NODES = 4  # of those knots between two nodes of the shared deviation
-_TOLD = 8.0  # information about each log strength from which one start is enough: a standard error of a third
-_SURE = np.log(20.0)  # log odds from which there is no deviation
+_NODES = 4  # knots between two nodes of the shared deviation
+_TOLD = 8.0  # with more information about each log strength one start is enough: a standard error of a third
+_SURE = np.log(20.0)  # above these log odds there is no deviation
 
 
 class Choice(NamedTuple):
-    """What is chosen for a level.
+    """The choice for a level.
 
     Args:
         strength: The strengths of its prior.
         shared: The deviation that its contexts share, shape ``[knots]``.
-        wide: Strengths for the bands: lower where the data say little about them, higher where they say there is none.
-        converged: Whether the search settled.
+        wide: Strengths for the bands: lower if the data say little about them, higher if there is likely no deviation.
+        converged: Whether the search converged.
     """
 
     strength: Strength
@@ -85,7 +85,7 @@ class Level(NamedTuple):
     known: Floats
 
     def thinned(self) -> tuple[Level, NDArray[np.int64]]:
-        """The same on fewer knots, as far as there are rows; and which knots these are (some beyond the grid)."""
+        """The same on fewer knots, only where there are rows, and the indices of these knots (some beyond the grid)."""
         rows, frame = self.rows, self.frame
         stride = max(_STRIDE, -(-(int(rows.left.max()) - int(rows.left.min())) // _KNOTS))
         first, thin = rows.thinned(stride)
@@ -101,7 +101,7 @@ class Level(NamedTuple):
 
 
 def choose(level: Level, usual: Strength, *, share: bool) -> Choice:
-    """Choose the strengths of a level, and what its contexts share.
+    """Choose the strengths of a level, and the deviation that its contexts share.
 
     Args:
         level: The contexts.
@@ -125,15 +125,15 @@ def choose(level: Level, usual: Strength, *, share: bool) -> Choice:
 
 
 def _widening(information: Floats, odds: float) -> Floats:
-    """How much more variance the bands have than the best strengths give, shape ``[3]``.
+    """Factor of the variance of the bands relative to the best strengths, shape ``[3]``.
 
-    Strengths that the data say little about may be lower, and with some probability there is no deviation at all.
+    Strengths about which the data say little may be lower, and with some probability there is no deviation at all.
     """
     return np.asarray(np.exp(0.5 / (information + 0.25)) / (1 + np.exp(odds)))
 
 
 class _Found(NamedTuple):
-    """The result of a search; ``information`` is what the data say about each log strength, shape ``[3]``."""
+    """The result of a search; ``information`` is that of the data about each log strength, shape ``[3]``."""
 
     strength: Floats
     shared: Floats
@@ -144,7 +144,7 @@ class _Found(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A search for the strengths of the highest evidence, on few knots.
+    """A search for the strengths with the highest evidence, on few knots.
 
     Args:
         level: The contexts.
@@ -166,7 +166,7 @@ class _Search(NamedTuple):
         return cls(level, usual, term, log_det)
 
     def run(self, start: Strength, *, share: bool, after: _Found | None = None) -> _Found:
-        r"""Alternate Newton steps with updates of the strengths, from a start, until the evidence settles.
+        r"""Alternate Newton steps with updates of the strengths, from a start, until the evidence converges.
 
         The update is that of Wood and Fasiolo (2017) with the hyperprior: for a term :math:`\lambda S` of the precision
         P over contexts with posterior covariances V it balances
@@ -176,7 +176,7 @@ class _Search(NamedTuple):
         Args:
             start: The strengths to start from.
             share: Whether to look for a deviation that all contexts share.
-            after: An earlier result, whose deviations are those to start from.
+            after: An earlier result; the search starts from its deviations.
         """
         level, known = self.level, self.level.known
         strength, common = np.where(np.isnan(known), start, known), _Shared(_hats(len(level.parent)))
@@ -191,14 +191,14 @@ class _Search(NamedTuple):
             moved = move.at_knots(prior.basis)
             deviation = deviation.moved(move, problem.shortening(moved))
             if np.abs(moved * level.rows.touched).max(initial=0) > 1.0:
-                continue  # too far from the optimum for its evidence to mean anything
+                continue  # too far from the optimum for a meaningful evidence
             if moving > _STILL and (turn % 3 == 2 or quiet):
                 pressed = slope + hessian.apply(moved)
                 shift, follow = common.step(prior, pressed, hessian, posterior, shared)
                 shared, deviation, moving = shared + shift, deviation.moved(follow), float(np.abs(shift).max())
             rising, falling = self._balance(strength, prior, deviation, posterior)
             step = np.where(np.isnan(known), np.log(rising / falling), 0.0)
-            gain = np.abs((rising - falling) * step) / 2  # of the log evidence, were the step taken
+            gain = np.abs((rising - falling) * step) / 2  # gain of the log evidence if the step is taken
             quiet = quiet + 1 if gain.max() < _SETTLED else 0
             if quiet >= 2 and moving <= _STILL:
                 break
@@ -208,9 +208,9 @@ class _Search(NamedTuple):
         return _Found(strength, shared[:, 0], deviation, evidence, information, quiet >= 2 and moving <= _STILL)
 
     def odds_of_none(self, found: _Found) -> float:
-        """Log odds that there is no deviation, against deviations of any strength; a bound where that is negative.
+        """Log odds that there is no deviation, against deviations of any strength; a bound if that is negative.
 
-        The evidence of the latter is integrated over the log strengths around the best ones.
+        The evidence for deviations is integrated over the log strengths around the best ones.
         """
         chosen = np.isnan(self.level.known)
         ratio = (found.strength / np.array(self.usual))[chosen]
@@ -249,7 +249,7 @@ class _Search(NamedTuple):
     def _balance(
         self, strength: Floats, prior: Prior, deviation: Deviation, posterior: Posterior
     ) -> tuple[Floats, Floats]:
-        """What the log strengths gain by rising and by falling; equal at the optimum, shape ``[3]`` each."""
+        """The two sides of the optimality condition of each log strength; equal at the optimum, shape ``[3]`` each."""
         learned = [float((1 / prior.line[k] - posterior.line[k, k]).sum()) for k in range(2)]
         learned.append(float(_curve_learned(self.term, prior, posterior).sum()))
         energy = ((deviation.line - prior.mean[:, None]) ** 2).sum(1).tolist()
@@ -268,7 +268,7 @@ class _Search(NamedTuple):
 
 
 class _Pace(NamedTuple):
-    """Steps of a fixed-point iteration, made longer where the last ones shrank slowly (Aitken's method)."""
+    """Steps of a fixed-point iteration, extrapolated if the last steps shrank slowly (Aitken's method)."""
 
     at: Floats
     step: Floats
@@ -287,7 +287,7 @@ class _Pace(NamedTuple):
 
 
 def _curve_learned(term: Bands, prior: Prior, posterior: Posterior) -> Floats:
-    """How much of the curve's prior variance the data have removed, shape ``[contexts]``."""
+    """Share of the curve's prior variance that the data removed, shape ``[contexts]``."""
     free = len(term.diagonal) / prior.strength  # trace of term times prior covariance
     pressed = np.einsum("nic,ijc->njc", posterior.answer, posterior.line)
     answer = posterior.answer
@@ -303,11 +303,11 @@ def _hats(knots: int) -> Floats:
 
 @dataclass
 class _Shared:
-    """Newton steps of the deviation that contexts share, every context's own following it.
+    """Newton steps of the deviation that contexts share; the deviation of every context responds to it.
 
     Args:
-        basis: What it is a sum of, shape ``[knots, nodes]``.
-        matrix: Its second derivatives, ``[nodes, nodes]``: kept from step to step while strengths hardly change.
+        basis: Functions that it is a sum of, shape ``[knots, nodes]``.
+        matrix: Its second derivatives, ``[nodes, nodes]``: reused from step to step while strengths hardly change.
         strength: Log strengths at which they were computed, shape ``[3]``.
     """
 
@@ -318,14 +318,14 @@ class _Shared:
     def step(
         self, prior: Prior, slope: Floats, hessian: Bands, posterior: Posterior, shared: Floats
     ) -> tuple[Floats, Deviation]:
-        """A step, shape ``[knots, 1]``, and how the deviations follow it.
+        """A step, shape ``[knots, 1]``, and the response of the deviations.
 
         Args:
             prior: The prior of the contexts.
             slope: Gradient of the log loss after the contexts' own step, ``[knots, contexts]``.
             hessian: Its second derivatives.
             posterior: The covariance of the contexts.
-            shared: Where the shared deviation is, ``[knots, 1]``.
+            shared: The current shared deviation, ``[knots, 1]``.
         """
         basis, precision = self.basis, prior.dense()
         strength = np.log([*prior.line, prior.strength])
@@ -339,7 +339,7 @@ class _Shared:
 
 
 def _pressure(hessian: Bands, posterior: Posterior, basis: Floats, prior: Prior) -> Floats:
-    """What it costs contexts to be moved along a basis, their own deviations answering: ``[nodes, nodes]``."""
+    """Second derivatives of the loss along a basis, while the contexts' deviations respond: ``[nodes, nodes]``."""
     wide = Bands(*(band[:, None] for band in hessian))
     shape = (*basis.shape, posterior.line.shape[-1])
     pressed = wide.apply(np.broadcast_to(basis[:, :, None], shape))  # [knots, nodes, contexts]

@@ -1,7 +1,7 @@
-"""The contexts of a level that are small enough for :mod:`isolayer.fitting.reduced`, and what is served of them.
+"""The contexts of a level that are small enough for :mod:`isolayer.fitting.reduced`, and their served curves.
 
-Everything here gives what :mod:`isolayer.fitting.solver` gives, for a tenth of the work; contexts for which it would
-not are handed back. numpy only.
+The results are those of :mod:`isolayer.fitting.solver`, for a tenth of the work; contexts for which they would differ
+are left to that solver. numpy only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from isolayer.fitting.reduced import SIZES, SMALL, Modes, fit_reduced
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_SAMPLE = 512  # contexts whose mean information chooses the modes
+_SAMPLE = 512  # contexts from whose mean information the modes are chosen
 
 
 class SmallContexts(NamedTuple):
-    """What the fits of small contexts share.
+    """What the fits of small contexts have in common.
 
     Args:
         part: The rows of the level.
@@ -69,7 +69,7 @@ class SmallContexts(NamedTuple):
         return cls(part, starts, above, shared, least, priors[1].variance()[:, 0], modes)
 
     def by_modes(self, contexts: Ints) -> list[Ints]:
-        """Which of some contexts are small enough for each number of modes; those for none are not among them."""
+        """Which of some contexts are small enough for each number of modes; larger contexts are left out."""
         weight = np.bincount(self.part.group, self.part.weight, minlength=self.part.groups)[contexts]
         left, out = np.diff(self.starts)[contexts] > 0, list[Ints]()
         for own, wide in self.modes:
@@ -79,11 +79,11 @@ class SmallContexts(NamedTuple):
         return out
 
     def fitted(self, contexts: Ints, modes: int) -> tuple[Chunk, NDArray[np.bool_]]:
-        """Fit some contexts; also says for which of them it holds, shape ``[contexts]``.
+        """Fit some contexts. Also returns for which of them the fit is valid, shape ``[contexts]``.
 
         Args:
             contexts: Ascending, each with rows.
-            modes: Place of the number of modes.
+            modes: Index of the number of modes.
         """
         rows, parents = PaddedRows(self.part, self.starts, contexts), self.above.parent[contexts]
         parents = one_or_all(parents)

@@ -5,10 +5,11 @@ The curve :math:`v = \text{centre} + d` of a context minimises
 .. math:: \sum_i w_i\,\ell(y_i, v(x_i)) - \log p(d)
           \quad\text{subject to}\quad v_{j+1} - v_j \ge \text{least rise},
 
-with the prior of :mod:`isolayer.fitting.prior`, a line plus a curve. A binned row reads two neighbouring knots and the
-curve's prior has two bands, so a Newton step costs O(knots) and runs over all contexts together: arrays are
-``[knots, contexts]`` and loops are over knots. Contexts whose free optimum breaks a constraint are finished by the
-interior-point method of :mod:`isolayer.fitting.interior`. How strong the prior should be is decided elsewhere.
+with the prior of :mod:`isolayer.fitting.prior`, a line plus a curve. A binned row depends on two neighbouring knots and
+the curve's prior has two bands, so a Newton step costs O(knots) and runs over all contexts together: arrays are
+``[knots, contexts]`` and loops are over knots. Contexts whose unconstrained optimum violates a constraint are finished
+by the interior-point method of :mod:`isolayer.fitting.interior`. :mod:`isolayer.fitting.shrinkage` chooses the strength
+of the prior.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from isolayer.fitting.span import Span
 Floats = NDArray[np.float64]
 
 _SLACK = 0.05  # least slack, in steps of the grid, from which the interior-point method starts
-_STEPS = 300  # Newton steps after which a context counts as not converged; a handful is usual
+_STEPS = 300  # Newton steps after which a context counts as not converged; a few are usual
 
 
 class NotConverged(RuntimeWarning):
@@ -61,7 +62,7 @@ def fit(rows: BinnedRows, centre: Floats, prior: Prior, *, least: float, wide: P
         wide: The prior under which the variance is computed; by default the same.
 
     Returns:
-        Knot values and what is known of them; warns :class:`NotConverged` if any context is not at its optimum.
+        Knot values with their variances; warns :class:`NotConverged` if any context is not at its optimum.
     """
     centre = np.broadcast_to(centre, (rows.knots, rows.contexts))
     span = Span.of(rows, prior)

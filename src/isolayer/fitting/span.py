@@ -1,7 +1,7 @@
-"""Span: the knots that rows read, and what follows for the knots beyond them, where the prior alone decides.
+"""Span: the knots that rows depend on, and the knots beyond them, which only the prior determines.
 
-Solving for the span alone is exact and cheaper: the curve on the knots beyond it is a fixed combination of its two
-nearest values on the span. numpy only.
+Solving for the span alone is exact and cheaper: the curve on the knots beyond it is a fixed linear combination of its
+two nearest values on the span. numpy only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Floats = NDArray[np.float64]
 
 
 class Tail(NamedTuple):
-    """Knots beyond all cells, where the prior alone decides.
+    """Knots beyond all cells, which only the prior determines.
 
     Args:
-        follow: Their deviations are this, ``[knots, 2]``, times those of the two nearest knots that are read.
-        own: Their variance when those two are known, ``[knots, 1]``.
+        follow: Their deviations are this matrix, ``[knots, 2]``, times those of the two nearest knots of the span.
+        own: Their variance given those two, ``[knots, 1]``.
     """
 
     follow: Floats
@@ -39,7 +39,7 @@ class Tail(NamedTuple):
         size = len(block.diagonal)
         if size == 0:
             return cls(np.zeros((0, 2)), np.zeros((0, 1))), np.zeros((2, 2))
-        link = np.zeros((size, 2))  # how the penalty ties the tail to the two nearest knots, in ascending order
+        link = np.zeros((size, 2))  # how the penalty links the tail to the two nearest knots, in ascending order
         near, order = (size - 1, [0, 1]) if side < 0 else (0, [1, 0])
         link[near, order] = penalty.first[min(edge, edge + side), 0], penalty.second[edge - 1, 0]
         if size > 1:
@@ -55,12 +55,12 @@ class Tail(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The knots that rows read.
+    """The knots that rows depend on.
 
     Args:
         first: The first of them.
         last: One past the last.
-        prior: The prior on them, the knots beyond having been minimised out.
+        prior: The prior on them, after minimising over the knots beyond.
         below: The knots before them.
         above: The knots after them.
     """

@@ -1,11 +1,11 @@
-r"""How far the values of a term may be from the truth: the spread that bands show.
+r"""The error of the values of a term, which bands show.
 
 The posterior covariance of a term is :math:`V = (H + P)^{-1}`, with the information H of its rows and the penalty P.
-It is the sum of what the labels left to chance, :math:`V H V`, and of what the penalty took away, :math:`V P V` if the
-truth is as rough as the penalty expects. Often it is smoother: a linear effect under a penalty of differences, or a
-field that says nothing. How rough the truth is can be told from the energy of the values, :math:`\beta' P \beta`: it is
-:math:`\mathrm{tr}(P V H V)` on average if there is nothing but noise, and :math:`\mathrm{tr}(H V)` if the penalty is
-right. Between the two lies a share :math:`\rho`, and the spread is :math:`V H V + \rho\, V P V`.
+It is the sum of the noise of the labels, :math:`V H V`, and of the bias by the penalty, which is :math:`V P V` if the
+truth is as rough as the penalty expects. Often the truth is smoother: a linear effect under a penalty of differences,
+or a field without effect. The energy of the values, :math:`\beta' P \beta`, shows how rough the truth is: on average it
+is :math:`\mathrm{tr}(P V H V)` if there is only noise, and :math:`\mathrm{tr}(H V)` if the penalty is right. Its
+position between the two is a share :math:`\rho`, and the covariance of the error is :math:`V H V + \rho\, V P V`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_DOUBT = 1.0  # degrees of freedom by which the penalty is trusted before values are looked at
+_DOUBT = 1.0  # prior degrees of freedom in favour of the penalty
 _ROUGHEST = 2.0
-_TILTED = 1 / 12  # information of a tilt relative to an offset: the square of places in [-1/2, 1/2], on average
+_TILTED = 1 / 12  # information of a tilt relative to an offset: the mean square of positions in [-1/2, 1/2]
 
 
 def spread_of(
@@ -28,9 +28,9 @@ def spread_of(
     Args:
         values: Offsets, and tilts if there are any, shape ``[levels, columns]``.
         covariance: Their posterior covariance, shape ``[levels, columns, columns]``.
-        strengths: Of each column, then of the differences of each column if levels are linked; empty if not known.
-        information: What the rows say of the offset of each level, shape ``[levels]``: weight times p (1 - p).
-        linked: Which neighbouring levels are drawn to each other, ``[levels - 1]``; None if levels have no order.
+        strengths: Strength of each column, then of its differences if levels are linked; empty if unknown.
+        information: Information about the offset of each level, shape ``[levels]``: weight times p (1 - p).
+        linked: Which neighbouring levels are smoothed together, ``[levels - 1]``; None if levels have no order.
 
     >>> flat, posterior = np.zeros((50, 1)), np.full((50, 1, 1), 0.5)  # one row's worth of information, and of penalty
     >>> spread_of(flat, posterior, np.ones(1), np.ones(50), None)[0].round(2).tolist()
@@ -51,7 +51,7 @@ def spread_of(
 
 
 def _unlinked(values: Floats, covariance: Floats, penalty: Floats) -> Floats:
-    """Levels without order: each has a small system of its own, and all share the roughness of each column."""
+    """Levels without order: each has its own small system, and all share the roughness of each column."""
     spent = np.einsum("ljj,j->j", covariance, penalty)  # tr(P V), by column
     taken = np.einsum("lij,j,ljk->lik", covariance, penalty, covariance)
     noise = spent - np.einsum("ljj,j->j", taken, penalty)
@@ -61,7 +61,7 @@ def _unlinked(values: Floats, covariance: Floats, penalty: Floats) -> Floats:
 
 
 def _factor(values: Floats, penalty: Floats, information: Floats) -> Floats:
-    """By what factor the spread of each level of an ordered field differs from its posterior variance."""
+    """Ratio of the error variance of each level of an ordered field to its posterior variance."""
     posterior = np.linalg.inv(penalty + np.diag(information))
     own = np.diag(posterior)
     taken = posterior @ penalty @ posterior
@@ -71,6 +71,6 @@ def _factor(values: Floats, penalty: Floats, information: Floats) -> Floats:
 
 
 def _roughness(energy: float, noise: float, expected: float) -> float:
-    """How rough the truth is, relative to what the penalty expects, from the energy of the values."""
+    """Roughness of the truth relative to what the penalty expects, from the energy of the values."""
     share = (max(energy - noise, 0.0) + _DOUBT) / (max(expected - noise, 0.0) + _DOUBT)
     return min(share, _ROUGHEST)

@@ -5,7 +5,7 @@ A base logit y, an offset A and a tilt B, both summed over all terms, give
 .. math:: z = y + A + \max(B, -w)\,t(y), \qquad t(y) = \mathrm{clip}((y - l) / w, 0, 1) - 1/2
 
 on the range from l to l + w. The slopes of all terms are summed and the total slope :math:`1 + B/w` is clamped at zero,
-so z never falls while y rises, whatever the fields are. How terms are fitted is :mod:`isolayer.fitting.fields`.
+so z never falls while y rises, whatever the fields are. Terms are fitted in :mod:`isolayer.fitting.fields`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Floats = NDArray[np.float64]
 Levels = NDArray[np.intp]
 Variance = Literal["posterior", "error"]
 
-LAST_GRID = Grid()  # knots of the last curve: corrected logits are logits, whatever the unit of the score
-_DENSE = 1 << 20  # up to so many cells a table finds a row, beyond it a search
+LAST_GRID = Grid()  # knots of the last curve over corrected logits
+_DENSE = 1 << 20  # with up to this many cells a table is used, with more a search
 _CHUNK = 1 << 15  # rows summed together, so that they stay in cache
-_TOLD_BINS = 16  # of a number, in words about it
+_TOLD_BINS = 16  # most bins of a number in sentences about it
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +42,16 @@ class Term:
 
     Args:
         views: Which fields, at which resolution.
-        cells: Combined level of each row of the table, ascending, the last view counting fastest; shape ``[m]``.
-        values: Offset of each, and tilt if the term has any, shape ``[m, 1]`` or ``[m, 2]``.
+        cells: Combined level of each row of the table, ascending, with the last view varying fastest; shape ``[m]``.
+        values: Offset of each, and tilt if the term has tilts, shape ``[m, 1]`` or ``[m, 2]``.
         covariance: Posterior covariance of these, shape ``[m, 1, 1]`` or ``[m, 2, 2]``.
         count: Weight of the rows that it was fitted to, shape ``[m]``.
         observed: Weight of the positive ones, shape ``[m]``.
-        expected: The same as the base curve predicts it, shape ``[m]``.
-        evidence: How much more probable the term makes the labels, in nats.
-        frozen: Whether another fit keeps the values.
-        strengths: How strongly values are drawn to 0, each column, then to their neighbours, if levels are linked. They
-            are part of the structure: another fit with it does not choose them again.
+        expected: The weight of positives that the base curve predicts, shape ``[m]``.
+        evidence: Increase of the log probability of the labels by the term, in nats.
+        frozen: Whether later fits keep the values.
+        strengths: How strongly the values of each column are shrunk towards 0, then towards their neighbours if levels
+            are linked. They are part of the structure: a later fit with it does not choose them again.
     """
 
     views: Candidate
@@ -67,20 +67,20 @@ class Term:
 
     @property
     def fields(self) -> tuple[int, ...]:
-        """Places of its fields."""
+        """Indices of its fields."""
         return tuple(view.field for view in self.views)
 
     def rows_of(self, levels: Sequence[Levels]) -> Levels:
-        """Row of the table for each row of data; the number of its rows, one beyond the last, where there is none."""
+        """Row of the table for each row of data; one beyond the last if there is none."""
         cell = cells_of(self.views, levels)
         if self._row_of_cell is not None:
-            return self._row_of_cell.take(cell)  # cell -1 is the last place, which is never one of the cells
+            return self._row_of_cell.take(cell)  # cell -1 is the last entry, which is never one of the cells
         place = np.searchsorted(self.cells, cell).clip(max=len(self.cells) - 1)
         return np.where(self.cells[place] == cell, place, len(self.cells))
 
     @cached_property
     def _row_of_cell(self) -> Levels | None:
-        """Row of every cell, where cells are few enough for a table."""
+        """Row of every cell, if cells are few enough for a table."""
         span = int(np.prod([view.size for view in self.views]))
         if span > _DENSE:
             return None
@@ -95,13 +95,13 @@ class Term:
 
     @property
     def information(self) -> Floats:
-        """What the rows say of the offset of each row of the table, the inverse of a variance, shape ``[m]``."""
+        """Information about the offset of each row of the table, the inverse of a variance, shape ``[m]``."""
         rate = np.divide(self.observed, self.count, out=np.zeros_like(self.count), where=self.count > 0).clip(0.0, 1.0)
         return np.asarray(np.maximum(self.count, 0.0) * rate * (1 - rate))
 
 
 class Segment(NamedTuple):
-    """A level or a combination of levels: what the base curve predicts of its rows, and what happened.
+    """A level or a combination of levels, with the rate that the base curve predicts there and the observed rate.
 
     >>> print(Segment("hour 22 to 24 and device phone", 0.041, 0.056, 12300.0, 8.4))
     hour 22 to 24 and device phone: predicted 4.1%, observed 5.6%, 12,300 rows
@@ -136,7 +136,7 @@ class Terms:
         upper: Base logit at which tilts end.
         shared: Offset and tilt of every row.
         last: Values of the curve over the corrected logit, at the knots of ``LAST_GRID``; None for the identity.
-        share: How much of the terms the guard of small sets left, in [0, 1]; the values have it in them.
+        share: Share of the terms that the guard kept, in [0, 1]; the values include it.
     """
 
     fields: tuple[Field, ...]
@@ -158,7 +158,7 @@ class Terms:
         return tuple(dict.fromkeys(one.column for one in self.fields))
 
     def place(self, base: Floats) -> Floats:
-        """Place of base logits between ``lower`` and ``upper``, in [-1/2, 1/2].
+        """Position of base logits between ``lower`` and ``upper``, in [-1/2, 1/2].
 
         >>> Terms((), (), -1.0, 1.0).place(np.array([-5.0, 0.0, 0.5])).tolist()
         [-0.5, 0.0, 0.25]
@@ -171,8 +171,8 @@ class Terms:
         Args:
             columns: The columns of the fields.
             rows: How many rows they have.
-            variance: Which variances to sum: ``"posterior"``, how much a row of the fit moves its own prediction;
-                ``"error"``, how far the prediction may be from the truth (:mod:`isolayer.fitting.term_spread`).
+            variance: Which variances to sum: ``"posterior"``, which says how much a row of the fit moves its own
+                prediction; or ``"error"``, that of the prediction's error (:mod:`isolayer.fitting.term_spread`).
         """
         return self.totals_of_levels(levels_of(self.fields, columns), rows, variance=variance)
 
@@ -223,7 +223,7 @@ class Terms:
         return np.asarray(base + totals.offset + np.maximum(totals.tilt, -self.width) * self.place(base))
 
     def deviation(self, base: Floats, base_deviation: Floats, totals: Totals) -> Floats:
-        """Standard deviation of the corrected logit: that of the base, steepened as it is, and that of every term."""
+        """Standard deviation of the corrected logit: that of the base times the slope, and that of the terms."""
         if not totals.variance:
             raise ValueError("totals were summed without variance")
         place = self.place(base)
@@ -242,16 +242,16 @@ class Terms:
         return np.where(logit > right, logit - totals.offset - tilt / 2, out)
 
     def kept(self, share: float) -> Terms:
-        """A share of these terms, frozen ones aside: how the guard of small sets draws them to the base curve."""
+        """The terms times a share, except frozen ones: how the guard shrinks them towards the base curve."""
         factor = share / self.share if self.share > 0 else 0.0
         terms = tuple(t if t.frozen else replace(t, values=t.values * factor) for t in self.terms)
         shared = self.shared[0] * factor, self.shared[1] * factor
         return replace(self, terms=terms, shared=shared, share=share)
 
     def without(self, *names: str | Sequence[str]) -> Terms:
-        """The terms but some: a field or a combination, with every combination that it is part of.
+        """The terms without some: a field or a combination, and every combination that contains it.
 
-        A field that no term is left of is gone too, so that its column is not needed any more.
+        A field without any remaining term is removed too, so that its column is no longer needed.
 
         >>> Terms((Field("hour", "number"),), (), -1.0, 1.0).without("day")
         Traceback (most recent call last):
@@ -267,19 +267,19 @@ class Terms:
         return replace(self, fields=tuple(self.fields[place] for place in used), terms=kept)
 
     def freeze(self, *names: str | Sequence[str]) -> Terms:
-        """The terms, of which some keep their values when they are the structure of another fit; by default all."""
+        """The terms with some of them, by default all, frozen: a later fit with this structure keeps their values."""
         kept = {place for name in names for place in self._places(name)} if names else range(len(self.terms))
         terms = tuple(replace(term, frozen=term.frozen or place in kept) for place, term in enumerate(self.terms))
         return replace(self, terms=terms)
 
     @property
     def names(self) -> list[str | tuple[str, ...]]:
-        """What each term is called: the name of its field, or those of its combination."""
+        """The name of each term: that of its field, or a tuple of those of its combination."""
         found = [tuple(self.fields[place].name for place in term.fields) for term in self.terms]
         return [own[0] if len(own) == 1 else own for own in found]
 
     def _places(self, name: str | Sequence[str], *, partly: bool = False) -> list[int]:
-        """Places of the terms of a name; also those of combinations that contain it, if ``partly``."""
+        """Indices of the terms with a name; also of combinations that contain it, if ``partly``."""
         wanted = {name} if isinstance(name, str) else set(name)
         own = [{found} if isinstance(found, str) else set(found) for found in self.names]
         places = [i for i, one in enumerate(own) if one == wanted or (partly and wanted < one)]
@@ -290,12 +290,12 @@ class Terms:
         return places
 
     def segments(self, most: int = 20, *, rows: float = 100.0, term: int | None = None) -> list[Segment]:
-        """Where the base curve was most clearly off, by the rows that the terms were fitted to.
+        """Segments where the base curve is most clearly off on the rows that the terms were fitted to.
 
         Args:
-            most: How many to give.
+            most: How many to return.
             rows: Least weight of the rows of a segment.
-            term: Place of the term whose segments to give; by default those of all terms.
+            term: Index of the term whose segments to return; by default those of all terms.
         """
         places = range(len(self.terms)) if term is None else [term]
         found = [one for place in places for one in self._off(self._told(place), most, rows)]
@@ -314,7 +314,7 @@ class Terms:
         return self._words(self.terms[place], row)
 
     def _told(self, place: int) -> Term:
-        """A term as it is told of: that of a number with very many bins at fewer, so that its ranges have rows."""
+        """A term as it is described: a number with very many bins is reduced to fewer, so that its ranges have rows."""
         term = self.terms[place]
         one = self.fields[term.fields[0]]
         if len(term.views) > 1 or one.kind != "number" or one.size - 1 <= 2 * _TOLD_BINS:

@@ -15,8 +15,8 @@ R = TypeVar("R")
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
     """The function with linear algebra on one thread.
 
-    For thousands of small matrices one after the other: threads then wait for each other more than they compute, and on
-    a busy machine took ten times the processor time.
+    Use it for thousands of small matrices one after the other: threads would wait for each other more than they
+    compute, and on a busy machine take ten times the processor time.
 
     >>> one_thread(abs)(-1)
     1

@@ -183,7 +183,7 @@ def test_onnx_gives_the_same_logits(tmp_path):
         ),
         (
             lambda: FrozenCurves.from_curves([Curves.identity(Grid()), Curves.identity(GRID)]),
-            "curves: expected one or more with the same grid, extrapolation and contexts, got 2; fit them alike",
+            "curves: expected one or more with the same grid, extrapolation and contexts, got 2; use the same settings",
         ),
         (
             lambda: FrozenCurves.from_curves([fitted(("device",))] * 2),

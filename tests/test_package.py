@@ -21,7 +21,7 @@ def modules():
     return sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name != "__init__.py")
 
 
-def test_rooms_import_downwards_only():
+def test_packages_import_downwards_only():
     """The layers of ``pyproject.toml`` hold, imports inside functions included."""
     result = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],

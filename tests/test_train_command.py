@@ -180,7 +180,7 @@ def test_features_that_tell_the_label_are_refused(trained, tmp_path, leak, why):
     with pytest.raises(InputError) as error:
         run(*arguments)
     assert str(error.value).startswith(
-        "features: expected columns that are known before the label, got 'f_leak', which tells 'click' by itself ("
+        "features: expected columns that are known before the label, got 'f_leak', which gives 'click' away ("
     )
     assert why in str(error.value)
     assert not (tmp_path / "model").exists()

@@ -72,7 +72,8 @@ class ContextIsotonicLayer(nn.Module):
         init: Slope of every bucket at the start.
         extrapolation: ``"clip"`` or ``"extend"``, as in `IsotonicLayer`.
         leaky_gradient: As in `IsotonicLayer`.
-        sparse: Whether the tables have sparse gradients; see `parameter_groups` for their optimiser.
+        sparse: Whether the tables have sparse gradients. Train them with `RowAdam`: `torch.optim.Adam` does not support
+            sparse gradients. See `parameter_groups`.
 
     >>> layer = ContextIsotonicLayer({"position": 20, "device": 3})
     >>> layer(torch.tensor([0.5, 1.0]), {"position": torch.tensor([0, 19]), "device": torch.tensor([2, -1])}).detach()
@@ -216,7 +217,7 @@ class ContextIsotonicLayer(nn.Module):
         return self._offsets(self._ids(context, None))
 
     def at_embeddings(self, logit: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
-        """Calibrated logits ``[batch, units]`` of each row by an embedding of its own, such as a mean of several.
+        """Calibrated logits ``[batch, units]`` of each row by its own embedding, such as a mean of several.
 
         Args:
             logit: Raw logits, ``[batch]`` or ``[batch, units]``.
@@ -239,14 +240,14 @@ class ContextIsotonicLayer(nn.Module):
         )
 
     def _table_of(self, size: int) -> nn.Module:
-        """A table of so many ids."""
+        """A table with this many ids."""
         return _Table(size, self.units, self.grid.buckets, rank=self.rank, sparse=self.sparse)
 
     def _table_sizes(self) -> list[int]:
         """Number of ids of each table: one table per feature, or one for all combinations."""
         if self.mode == "sum" or not self.sizes:
             return self.sizes
-        return [self.hash_buckets or math.prod(self.sizes)]  # under hash_buckets the combination is hashed again
+        return [self.hash_buckets or math.prod(self.sizes)]  # with hash_buckets the combination is hashed again
 
     def _ids(self, context: Mapping[str, Tensor] | None, batch: int | None) -> list[Tensor]:
         """Ids of each feature, with -1 for those that are unknown."""
@@ -262,7 +263,7 @@ class ContextIsotonicLayer(nn.Module):
         if self.project is not None:  # a dense vector is a context of its own
             knots = self._knots(*self._projected(context, ids), None)
             return knots, torch.arange(len(knots), device=knots.device, dtype=torch.int32)
-        # The id -1 (unknown) has an entry only if it can occur: in a compiled graph, in another process, or in this batch.
+        # The id -1 (unknown) has an entry only if it can occur: in a graph, in another process, or in this batch.
         anywhere = torch.compiler.is_compiling() or deciding_together()
         unknown = int(anywhere or any(bool((key < 0).any()) for key in ids))
         sizes = [size + unknown for size in self.sizes]

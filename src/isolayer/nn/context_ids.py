@@ -55,7 +55,7 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
 
 
 def known_ids(ids: Tensor, size: int) -> Tensor:
-    """The ids that are in the table, and -1, which has the base curve, for every other.
+    """The ids that are in the table; every other id becomes -1, which has the base curve.
 
     >>> known_ids(torch.tensor([-7, -1, 0, 2, 3]), 3)
     tensor([-1, -1,  0,  2, -1])
@@ -66,7 +66,7 @@ def known_ids(ids: Tensor, size: int) -> Tensor:
 def checked_ids(
     context: Mapping[str, Any] | Any, name: str, size: int, *, training: bool, batch: int | None = None
 ) -> Tensor:
-    """The ids of one context feature, with -1 for unknown ones; in eager training those but -1 are refused.
+    """The ids of one context feature, with -1 for unknown ones; eager training refuses unknown ids other than -1.
 
     Args:
         context: Integers ``[batch]`` for each feature, as a tensor, a numpy array or a list.
@@ -96,7 +96,7 @@ def slot_table(rows: Tensor, contexts: Mapping[str, int]) -> Tensor:
     """A table over all combinations of ids that `slots` can look up, unknown ids included.
 
     Args:
-        rows: The entry of every combination of ids from -1 to ``size - 1``, the last feature counting fastest,
+        rows: The entry of every combination of ids from -1 to ``size - 1``, with the last feature varying fastest,
             ``[combinations, columns]``.
         contexts: Name and number of ids of each feature.
 

@@ -1,10 +1,11 @@
 """`FieldCurves`: curves with terms of fields as one torch module, for serving inside a model.
 
-By default it is fixed. With ``trainable=True`` the values of the terms are parameters, which start from the fitted ones
-and can be trained on; with :meth:`FieldCurves.penalty` the objective is that of the exact fit, whose minimum they are.
+By default it is fixed. With ``trainable=True`` the values of the terms are parameters, which start from the fitted
+values and can be trained further. With :meth:`FieldCurves.penalty` the objective is that of the exact fit, so the
+fitted values are its minimum.
 
-The module takes levels, not values: ``levels_of(curves, frame)`` turns columns of any type into them, in the order of
-``curves.terms.fields``. A level of -1 adds nothing. It computes what :meth:`isolayer.curves.curves.Curves` does.
+The module takes levels, not values: ``levels_of(curves, frame)`` converts columns of any type to levels, in the order
+of ``curves.terms.fields``. A level of -1 adds nothing. The result is that of :meth:`isolayer.curves.curves.Curves`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from isolayer.settings import flag
 
 
 class FieldCurves(nn.Module):
-    """Fixed curves with the terms of their fields, which are fixed too unless they are asked to be trained.
+    """Fixed curves with the terms of their fields, which are fixed too unless ``trainable``.
 
     Args:
         curves: Curves that were fitted with fields.
         trainable: Whether the values of the terms are parameters; frozen terms, the base curves and the last curve
-            stay as they are.
+            are always fixed.
         dtype: Type of the tables; in double precision the module agrees with numpy to 1e-9.
 
     >>> from isolayer import IsotonicCalibrator
@@ -94,7 +95,7 @@ class FieldCurves(nn.Module):
     def penalty(self) -> Tensor:
         """Half the energy of the trainable values under the strengths of the fit, a scalar.
 
-        The summed log loss of some rows plus this is what the exact fit minimises.
+        The exact fit minimises the summed log loss of its rows plus this penalty.
         """
         energy: Tensor = LEAST * self.shared.square().sum()
         table: Any
@@ -121,13 +122,13 @@ def _register(module: nn.Module, name: str, value: Tensor, trainable: bool) -> N
 
 
 def _links(terms: Terms, term: Term) -> Any:
-    """Which neighbouring levels of a term are alike; None if levels have no order."""
+    """Which neighbouring levels of a term are smoothed together; None if levels have no order."""
     one = terms.fields[term.views[0].field]
     return one.linked if len(term.views) == 1 and one.kind == "number" else None
 
 
 class _TermTable(nn.Module):
-    """The values of one term by the levels of its fields; what has no cell adds zeros."""
+    """The values of one term by the levels of its fields; rows without a cell get zeros."""
 
     cells: Tensor
     values: Tensor
@@ -137,7 +138,7 @@ class _TermTable(nn.Module):
     def __init__(self, term: Term, linked: Any, trainable: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self.fields, self.sizes = term.fields, [view.size for view in term.views]
-        for i, view in enumerate(term.views):  # place 0 is level -1
+        for i, view in enumerate(term.views):  # index 0 is level -1
             self.register_buffer(f"view_{i}", torch.as_tensor(np.concatenate([[-1], view.level]), dtype=torch.int64))
         self.register_buffer("cells", torch.as_tensor(term.cells, dtype=torch.int64))
         _register(self, "values", torch.as_tensor(term.values, dtype=dtype).clone(), trainable)
@@ -153,11 +154,11 @@ class _TermTable(nn.Module):
             known, cell = known & (level >= 0), cell * size + level
         row = torch.searchsorted(self.cells, cell).clamp(max=len(self.cells) - 1)
         known = known & (self.cells.index_select(0, row) == cell)
-        padded = nn.functional.pad(self.values, (0, 2 - self.values.shape[1], 0, 1))  # a column of tilts, a row of none
+        padded = nn.functional.pad(self.values, (0, 2 - self.values.shape[1], 0, 1))  # for tilts, for no cell
         return padded.index_select(0, torch.where(known, row, len(self.cells)))
 
     def energy(self) -> Tensor:
-        """Squares of the values, and of their differences between linked levels, each by its strength."""
+        """Squares of the values, and of their differences between linked levels, each times its strength."""
         if not self.values.requires_grad or not len(self.strengths):
             return self.values.new_zeros(())
         columns = self.values.shape[1]

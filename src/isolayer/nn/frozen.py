@@ -1,7 +1,7 @@
-"""`FrozenCurves`: curves that no longer learn, evaluated as fast as they can be.
+"""`FrozenCurves`: curves that no longer learn, evaluated as fast as possible.
 
-A model that has been trained or fitted serves its curves from here: the served curve of a `DualHead`, an isotonic head
-that is kept at inference, the curves that `PositionPredictor` averages over, and a table of fitted `Curves`.
+Trained or fitted models serve their curves with it: the served curve of a `DualHead`, an isotonic head that is kept at
+inference, the curves that `PositionPredictor` averages over, and a table of fitted `Curves`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isolayer.nn.context_ids import CURVE, slot_table, slots
 from isolayer.nn.isotonic import IsotonicLayer, columns_of
 
 _MOST_VALUES = 1 << 27  # one gigabyte for both tables in single precision
-_HALF = (torch.bfloat16, torch.float16)  # too coarse to tell the buckets of a grid apart
+_HALF = (torch.bfloat16, torch.float16)  # too coarse to distinguish the buckets of a grid
 
 
 class FrozenCurves(nn.Module):
@@ -32,10 +32,10 @@ class FrozenCurves(nn.Module):
     table of intercepts and one of slopes, so a batch of any number of heads is two gathers and a multiply-add. The
     operations are plain tensor operations: the module can be compiled, exported and written as ONNX.
 
-    An id outside its table, -1 included, takes the base curve; see `isolayer.nn.context_ids`.
+    An id outside its table, including -1, has the base curve; see `isolayer.nn.context_ids`.
 
-    The tables are in single precision at least, also inside a model that is converted to half precision: inputs of half
-    precision are mapped in single precision, and only the answer is rounded.
+    The tables are in single precision at least, even inside a model that is converted to half precision: inputs in half
+    precision are mapped in single precision, and only the result is rounded.
 
     Args:
         values: Values at the knots from ``grid.lower`` to ``grid.upper``, ``[units, buckets]``. With contexts,
@@ -182,7 +182,7 @@ class FrozenCurves(nn.Module):
         return f"units={self.units}, grid={self.grid}, contexts={self.contexts}, extrapolation={self.extrapolation!r}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenCurves:
-        """Move or convert, as ``.to()`` and ``.bfloat16()`` ask, without rounding the tables to half precision."""
+        """Move or convert, for ``.to()`` and ``.bfloat16()``, without rounding the tables to half precision."""
         nn.Module._apply(self, lambda table: _not_half(table, fn(table)), recurse)
         return self
 
@@ -195,14 +195,14 @@ class FrozenCurves(nn.Module):
         place = torch.add(self.shift, logit, alpha=1 / grid.step)
         if self.extrapolation != "clip":
             place = place.clamp_(0, last)  # before it becomes an integer, which may be too small for it
-        index = place.int().clamp_(0, last) + first  # this clamp is for NaN, which has no integer
+        index = place.int().clamp_(0, last) + first  # the clamp is for NaN, which cannot be converted to an integer
         flat = index.view(-1)
         start = self.intercept.index_select(0, flat).view(index.shape)
         return torch.addcmul(start, self.slope.index_select(0, flat).view(index.shape), logit)
 
 
 def _not_half(table: Tensor, converted: Tensor) -> Tensor:
-    """A converted table, or where that is of half precision the table itself, moved as the converted one was."""
+    """A converted table, or the table itself on the same device if the converted one has half precision."""
     return table.to(converted.device, torch.float32) if converted.dtype in _HALF else converted
 
 
@@ -242,7 +242,7 @@ def _pieces(values: Tensor, grid: Grid, extrapolation: Extrapolation) -> tuple[T
 def _sizes(units: Sequence[Curves], contexts: Mapping[str, int] | None) -> dict[str, int]:
     if len({(unit.grid, unit.contexts, unit.extrapolation) for unit in units}) != 1:
         rule = "one or more with the same grid, extrapolation and contexts"
-        raise InputError(f"curves: expected {rule}, got {len(units)}; fit them alike")
+        raise InputError(f"curves: expected {rule}, got {len(units)}; use the same settings")
     if contexts is not None:
         return dict(contexts)
     if len(units) > 1 and units[0].contexts:

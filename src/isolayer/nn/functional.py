@@ -137,7 +137,7 @@ def piecewise_linear(
 
 
 def _check(x: Tensor, curves: Tensor, rows: Tensor | None, grid: Grid, extrapolation: Extrapolation) -> None:
-    """Types and shapes only: values are not looked at, so that nothing has to leave a GPU."""
+    """Check types and shapes only, not values, so that nothing has to leave a GPU."""
     instance("grid", grid, Grid, advice="use Grid(lower=..., upper=..., step=...)")
     choice("extrapolation", extrapolation, ("clip", "extend"), advice="'clip' is the paper's")
     floats("x", x)

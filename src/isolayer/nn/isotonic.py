@@ -25,7 +25,7 @@ from isolayer.nn.inputs import floats, tensor
 from isolayer.settings import choice, count, flag, number
 
 Constraint = Literal["relu", "softplus"] | None
-_STEEPEST = 1e6  # of the slopes that a layer can start with
+_STEEPEST = 1e6  # largest slope that a layer can start with
 
 
 def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = True, ids: Ids = ()) -> Tensor:
@@ -34,7 +34,7 @@ def slopes(weight: Tensor, constraint: Constraint, *, leaky_gradient: bool = Tru
     Args:
         weight: Raw weights, any shape.
         constraint: ``"relu"`` (the paper's), ``"softplus"`` (never exactly flat) or None (any slope).
-        leaky_gradient: Under ReLU, pass the gradient on to a negative weight if the loss would have it larger. The
+        leaky_gradient: Under ReLU, pass the gradient to a negative weight if a larger weight would lower the loss. The
             function is the same; without this, a weight that once became negative never changes again.
         ids: What the rows belong to, see `gate.gated`; needed only where several processes train together.
 

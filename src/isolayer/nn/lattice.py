@@ -1,8 +1,8 @@
 r"""`MonotoneLattice`: a function of several inputs that is monotone in those declared, and free in the others.
 
-Values stand at the vertices of a grid and are interpolated multilinearly between them, so the function is monotone in
-an input exactly when its vertex values are, along that axis. Here belong the construction of such values and the layer
-that learns them; a function of one input is in `isotonic`.
+The function is given by values at the vertices of a grid, interpolated multilinearly between them. So it is monotone
+in an input exactly if its vertex values are monotone along that axis. This module has the construction of such values
+and the layer that learns them; functions of one input are in `isotonic`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isolayer.nn.isotonic import slopes
 from isolayer.settings import choice, count, instance, mapping, names, number
 
 _MOST_VERTICES = 1_000_000
-_STEEPEST = 1e6  # of the slopes that it can start with
+_STEEPEST = 1e6  # largest slope that it can start with
 _MOST_INPUTS = 8  # each input doubles the number of corners that are read
 
 

@@ -1,6 +1,6 @@
-"""The paper's alternating procedure (section 4): freeze a model, fit its curves exactly, and put them on top of it.
+"""The paper's alternating procedure (section 4): freeze a model, fit curves to it exactly, and put them on top of it.
 
-How the model is trained does not matter here: this is the second phase, and its result can be trained further.
+This is the second phase: the model may be trained in any way, and the result can be trained further.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isolayer.settings import flag, number, shown
 from isolayer.storage import read_once, whole_file
 
 _BLOCK = 1_000_000  # rows kept before they are added to the histograms
-_MOST_COMBINATIONS = 50_000_000  # entries of the table from ids to curves
+_MOST_COMBINATIONS = 50_000_000  # most entries of the table from ids to curves
 _FORMAT = "isolayer calibrated model 1"
 
 

@@ -1,7 +1,7 @@
 """Learning rates: `parameter_groups`, the only place that makes some parameters learn faster than others.
 
-No layer multiplies a parameter in its ``forward`` in order to speed it up. A module says what its parameters are, and
-the optimiser's groups follow from that:
+No layer scales a parameter in its ``forward`` to make it learn faster. A module says what its parameters are, and the
+optimiser's groups follow from that:
 
     is_curve = True                       its parameters are those of curves: ``curve_lr * lr``
     curve_lr_factors = {"bias": 10.0}     the named parameters (or submodules): 10 times the rate of curves
@@ -25,11 +25,12 @@ from isolayer.settings import number, shown
 def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> list[dict[str, Any]]:
     """Parameters of ``module`` for an optimiser: those of curves learn at ``curve_lr`` times ``lr``.
 
-    A bucket weight is touched only by the inputs that reach its bucket. At the rate of a backbone curves lag behind,
-    and a comparison of models becomes one of learning rates.
+    A bucket weight is updated only by the inputs in its bucket. With the learning rate of the backbone, curves lag
+    behind, and a comparison of models becomes a comparison of learning rates.
 
     Each group also says whether its gradients are ``"sparse"`` (tables with ``sparse=True``). `RowAdam` takes all
-    groups, and so do `torch.optim.SGD` and `torch.optim.Adagrad`. `torch.optim.Adam` takes the dense ones only.
+    groups, and so do `torch.optim.SGD` and `torch.optim.Adagrad`. `torch.optim.Adam` takes the dense groups only: with
+    a sparse one its first step fails with "Adam does not support sparse gradients". Use `RowAdam` instead.
 
     Args:
         module: A model with isotonic layers anywhere inside it.
@@ -56,7 +57,7 @@ def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10) -> l
 
 
 def _curve_factors(module: nn.Module) -> dict[int, float]:
-    """Multiples of the curves' rate, for the parameters that learn at such; inner modules have the last word."""
+    """Multiples of the curves' rate, for the parameters that have one; inner modules override outer ones."""
     factors: dict[int, float] = {}
     for child in module.modules():
         named = dict(child.named_parameters())
@@ -82,7 +83,7 @@ class RowAdam(torch.optim.Adam):
 
     Args:
         groups: What `parameter_groups` returns, or parameters.
-        lr: Learning rate of groups without one of their own.
+        lr: Learning rate of groups that do not have one.
         betas: Decay of the averages of the gradient and of its square.
         eps: Added to the denominator.
 

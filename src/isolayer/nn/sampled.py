@@ -14,7 +14,7 @@ from isolayer.settings import number
 
 
 def sampled_logit(logit: Tensor, negative_rate: float | Tensor) -> Tensor:
-    r"""Logit of the event among rows of whose negatives a share was kept: :math:`z - \log r`. For the loss only.
+    r"""Logit of the event among rows whose negatives were sampled: :math:`z - \log r`. For the loss only.
 
     Args:
         logit: Logits of real traffic, ``[batch]`` or ``[batch, units]``.

@@ -1,8 +1,8 @@
-"""`ShardedContextIsotonicLayer`: the tables of a `ContextIsotonicLayer`, row by row over many processes, by TorchRec.
+"""`ShardedContextIsotonicLayer`: a `ContextIsotonicLayer` whose tables are distributed over processes by TorchRec.
 
-Every process holds a part of the rows of each table, bias b(c) and bucket weights side by side, and asks the others for
-the rows of its batch. Their gradients go back the same way and are applied where the rows are, by FBGEMM's fused
-row-wise optimiser: no process ever holds a gradient or a moment of a whole table. The base curve is an ordinary
+Every process holds a part of the rows of each table, with bias b(c) and bucket weights in a row, and requests the rows
+of its batch from the others. Their gradients are sent back in the same way and applied where the rows are, by FBGEMM's
+fused row-wise optimiser: no process ever holds a gradient or a moment of a whole table. The base curve is an ordinary
 parameter, replicated like the rest of a model.
 """
 
@@ -28,7 +28,7 @@ _OPTIMISERS = {"rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD", "sgd": "EXACT_SGD"}
 
 
 class _ShardedTable(nn.Module):
-    """As the table of a `ContextIsotonicLayer`, one row per id, the rows spread over the processes."""
+    """The table of a `ContextIsotonicLayer`, one row per id, with the rows distributed over the processes."""
 
     def __init__(self, size: int, units: int, buckets: int, optimiser: str, learning_rate: float) -> None:
         super().__init__()
@@ -110,15 +110,15 @@ class ShardedContextIsotonicLayer(ContextIsotonicLayer):
         return _ShardedTable(size, self.units, self.grid.buckets, self.optimiser, self.learning_rate)
 
     def dense_parameters(self) -> list[nn.Parameter]:
-        """The parameters that every process holds whole, for an optimiser: those of the base curve."""
+        """The parameters that every process holds completely, for an optimiser: those of the base curve."""
         return list(self.base.parameters())
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the layer and the moments of its tables, each process its part; any number of processes can load it."""
+        """Write the layer and the moments of its tables; each process writes its part. Any number can load it."""
         need("torch.distributed.checkpoint").save(self._state(), checkpoint_id=folder)
 
     def load(self, folder: str | PathLike[str]) -> None:
-        """Read what :meth:`save` wrote, by whatever number of processes, each taking the rows that are its own."""
+        """Read what :meth:`save` wrote, with any number of processes; each takes its own rows."""
         state = self._state()
         need("torch.distributed.checkpoint").load(state, checkpoint_id=folder)
         self.load_state_dict(state["layer"])
@@ -135,7 +135,7 @@ class ShardedContextIsotonicLayer(ContextIsotonicLayer):
 
 
 def data_parallel(model: nn.Module) -> nn.parallel.DistributedDataParallel:
-    """A model under `DistributedDataParallel`, the sharded tables in it left as they are.
+    """A model under `DistributedDataParallel`, which ignores its sharded tables.
 
     Args:
         model: A module, some parts of which may be `ShardedContextIsotonicLayer`.
@@ -154,7 +154,7 @@ def _zeros(weight: Tensor) -> Tensor:
 
 
 def _sharded(collection: Any, optimiser: str, learning_rate: float) -> Any:
-    """A collection of one table, its rows spread evenly over all processes."""
+    """A collection of one table, with its rows distributed evenly over all processes."""
     configs, kernels = need("fbgemm_gpu.split_embedding_configs"), need("torchrec.distributed.embedding_types")
     plans, types = need("torchrec.distributed.sharding_plan"), need("torchrec.distributed.types")
     fused = {"learning_rate": learning_rate, "optimizer": getattr(configs.EmbOptimType, _OPTIMISERS[optimiser])}

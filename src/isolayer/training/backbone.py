@@ -1,4 +1,4 @@
-"""The backbone that the command line trains: features of a log to a hidden layer, whatever their scale and kind."""
+"""The backbone that the command line trains: from features of any scale and kind to a hidden layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-DIM = 8  # of the embedding of a value
+DIM = 8  # size of the embedding of a value
 
 
 class TableBackbone(nn.Module):
@@ -17,8 +17,8 @@ class TableBackbone(nn.Module):
     Args:
         features: Number of features.
         hidden: Widths of the layers.
-        categories: Size of the vocabulary of each feature that has one, by its place. Such a feature is the number of
-            its value from 1; 0, and whatever is beyond the vocabulary, is unknown and has a zero embedding.
+        categories: Size of the vocabulary of each feature that has one, by its index. Such a feature contains ids from
+            1; 0 and ids beyond the vocabulary are unknown and have a zero embedding.
         dropout: Share of each layer's outputs that is left out in training.
 
     >>> backbone = TableBackbone(3, [8, 4], {1: 100})

@@ -1,4 +1,4 @@
-"""Checkpoints that Lightning wrote, read with care: whole, of the same model, and of the same columns."""
+"""Checkpoints of Lightning, verified when they are read: complete, of the same model, and of the same columns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def start_from(module: LogModule, path: Path, *, weights: bool = True) -> None:
     Args:
         module: The model.
         path: The checkpoint.
-        weights: Whether to take them, or only to verify that they could be taken.
+        weights: Whether to load the weights, or only to verify that they could be loaded.
     """
     saved = read_checkpoint(path)
     difference = _difference(saved.get(COLUMNS, {}), module.columns)

@@ -16,7 +16,7 @@ from isolayer.errors import InputError
 from isolayer.fitting.label_words import read_words
 from isolayer.vocabularies import Vocabulary
 
-LARGEST_FEATURE = 1e18  # squares of larger values overflow float32, and with them variances and weights
+LARGEST_FEATURE = 1e18  # squares of larger values, and so variances, overflow float32
 
 
 class Batch(NamedTuple):
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a log are what.
+    """The roles of the columns of a log.
 
     Args:
         features: Numeric columns, or the name of one column of lists of equal length.
@@ -41,7 +41,7 @@ class Columns:
         weight: A column of row weights.
         list_id: The column of the list that each row belongs to; the rows of a list follow one another.
         vocabularies: The values of columns whose ids are not given as integers. A context's unseen value is unknown,
-            id -1. A feature becomes the number of its value from 1, and 0 if it was not seen.
+            id -1. A feature becomes the id of its value, from 1, and 0 if it was not seen.
     """
 
     features: str | Sequence[str]

@@ -16,11 +16,11 @@ from scipy.stats import rankdata
 from isolayer.errors import InputError
 from isolayer.training.columns import Batch, Columns
 
-ROWS = 20_000  # rows that are looked at
-SEPARATES = 0.98  # area under the ROC curve of one feature
-ALONE = 0.2  # share of the positives that have values which no negative has
-FEWEST = 100  # positives from which this is no chance
-EXPLAINED = 0.9  # share of the entropy of a label that no honest model explains
+ROWS = 20_000  # rows that are examined
+SEPARATES = 0.98  # a feature with a larger area under its ROC curve gives the label away
+ALONE = 0.2  # so does one with values that this share of the positives and no negative has
+FEWEST = 100  # with fewer positives this could be chance
+EXPLAINED = 0.9  # a loss below this share of the entropy of the label is implausible
 
 
 class LeakCheck:
@@ -34,7 +34,7 @@ class LeakCheck:
         self.columns, self.batches, self.rows = columns, list[Batch](), 0
 
     def add(self, batch: Batch) -> None:
-        """Remember rows until there are enough."""
+        """Collect rows until there are enough."""
         left = ROWS - self.rows
         if left > 0:
             part = batch._replace(
@@ -53,7 +53,7 @@ class LeakCheck:
             for index, why in _leaks(features[~np.isnan(label)], label[~np.isnan(label)]).items():
                 raise InputError(
                     f"features: expected columns that are known before the label, got {self.columns.feature(index)!r}, "
-                    f"which tells {task!r} by itself ({why}); leave it out, or allow it by allow_leaks"
+                    f"which gives {task!r} away ({why}); leave it out, or allow it by allow_leaks"
                 )
 
 
@@ -63,7 +63,7 @@ def _known(batch: Batch, task: str) -> NDArray[np.float32]:
 
 
 def _leaks(features: NDArray[np.float32], label: NDArray[np.float32]) -> dict[int, str]:
-    """The features that tell the label, and why.
+    """The features that give the label away, and why.
 
     >>> label = np.repeat(np.float32([0, 1]), 200)
     >>> _leaks(np.column_stack([np.tile([1, 2], 200), label * 3]).astype(np.float32), label)

@@ -23,9 +23,9 @@ from isolayer.training.columns import Batch
 from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 
 HELD_OUT_LOSS = "held_out_loss"
-LOG_EVERY = 50  # steps
-LISTS = "list"  # the key of the context under which a model finds the list of each row, unless its ``group`` says
-COLUMNS = "isolayer_columns"  # key of a checkpoint under which the model's columns are kept
+LOG_EVERY = 50  # steps between two logged losses
+LISTS = "list"  # the default key of the context with the list of each row; a model's ``group`` overrides it
+COLUMNS = "isolayer_columns"  # key of a checkpoint under which the model's columns are stored
 
 
 class LogModule(lightning.LightningModule):
@@ -35,7 +35,7 @@ class LogModule(lightning.LightningModule):
         model: Anything with `DualHead`'s interface.
         lr: Learning rate of everything but the curves.
         curve_lr: Factor by which curves learn faster.
-        columns: What the model knows of its columns, as JSON values; kept in every checkpoint.
+        columns: Facts about the model's columns, as JSON values; stored in every checkpoint.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LogModule(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        """Log loss of the observed labels, averaged over tasks; a model that compares rows of lists has its own."""
+        """Log loss of the observed labels, averaged over tasks; for a model that compares lists, its own loss."""
         outputs = self(batch)
         if getattr(self.model, "needs_lists", False):  # its logits are not those of probabilities
             loss = self.model.loss(outputs, batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
@@ -83,7 +83,7 @@ class LogModule(lightning.LightningModule):
         """Adam, with the curves' parameters in a group of their own, and sparse tables updated row by row."""
         groups = parameter_groups(self.model, self.lr, curve_lr=self.curve_lr)
         optimiser = RowAdam([group | {"fused": True} for group in groups])  # one call for all parameters of a group
-        if self.optimiser_state is not None:  # the averages of the day before, with the rates of this run
+        if self.optimiser_state is not None:  # the averages of the earlier run, with the learning rates of this run
             rates = [group["lr"] for group in optimiser.param_groups]
             optimiser.load_state_dict(self.optimiser_state)
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
@@ -124,7 +124,7 @@ class LogData(lightning.LightningDataModule):
         return self._loader(train=False)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, index: int) -> Batch:
-        """The batch itself where it is on its device already, as on a processor; Lightning would walk through it."""
+        """The batch itself if it is already on its device, as on a CPU; Lightning would walk through it."""
         if batch.features.device == device:
             return batch
         moved: Batch = super().transfer_batch_to_device(batch, device, index)

@@ -1,7 +1,7 @@
 """One pass over a log before training, so that unusable columns are named before hours are spent on them.
 
-What would otherwise train without a complaint, such as a task whose labels are all null, is refused here; the means of
-the features are a by-product that is stored with the model.
+Logs that would otherwise train without an error, such as with a task whose labels are all null, are refused here. The
+means of the features are a by-product that is stored with the model.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_log(
 
 
 def _seen(logs: ParquetLogs, sizes: Mapping[str, int], rank: int, world: int, *, allow_leaks: bool) -> _Seen:
-    """What the row groups of one process hold."""
+    """The sums of the row groups of one process."""
     leaks, seen = LeakCheck(logs.columns), _Seen(logs.columns)
     for group in logs.whole_groups(rank, world):
         batch = logs.columns.batch(logs.read(group))

@@ -1,14 +1,14 @@
 """The folder of a trained model: files that belong together, replaced together, and checked when they are read.
 
-    model.json          what the model knows of its columns: names, order, context sizes, vocabularies, means
+    model.json          facts about the columns: names, order, context sizes, vocabularies, means
     model.safetensors   weights
     curves.parquet      the learned bias curves, of models that have some
     served.parquet      their served curves: from relevance to the served probability
     serving.onnx        what is served; needs the extra onnx
     manifest.json       digests of the files above
 
-If the process is killed at any moment, the folder holds either the old model or the new one, never the weights of one
-beside an export of the other.
+If the process is killed at any moment, the folder contains either the old model or the new one, never the weights of
+one with an export of the other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMAT = 2  # 2: vocabularies
 
 @dataclass(frozen=True)
 class ModelColumns:
-    """What a model knows of the columns it was trained on; stored beside its weights and inside its ONNX export.
+    """Facts about the columns that a model was trained on, stored with its weights and inside its ONNX export.
 
     Args:
         features: Names of the feature columns in the model's order, or the name of one column of lists.
@@ -109,7 +109,7 @@ def save_model_folder(
     Args:
         model: The model; the curves of a `DualHead`, and what any model with ``serving()`` serves, are written too.
         folder: Where to; it exists.
-        columns: What the model knows of its columns.
+        columns: Facts about the model's columns.
         effects: Effects of the context features, see `context_effects`; kept with the curves.
 
     Returns:
@@ -126,7 +126,7 @@ def save_model_folder(
     names += [SERVING] if hasattr(model, "serving") and _can_export() else []
     with whole_files(*(folder / name for name in names), manifest=folder / MANIFEST, name="folder") as parts:
         _write(model, dict(zip(names, parts, strict=True)), columns, effects)
-    for name in {CURVES, SERVED, SERVING} - set(names):  # of an earlier model; the manifest no longer lists it
+    for name in {CURVES, SERVED, SERVING} - set(names):  # left by an earlier model; the manifest no longer lists it
         (folder / name).unlink(missing_ok=True)
     return {name: folder / name if name in names else None for name in (COLUMNS, WEIGHTS, CURVES, SERVED, SERVING)}
 

@@ -1,4 +1,4 @@
-"""What to say about a model after training: directions of tasks that contradict one another, and effects of contexts.
+"""Checks of a model after training: tasks whose directions contradict one another, and effects of contexts.
 
 Both are computed on a sample of the log, with the model as it will be served.
 """
@@ -15,10 +15,10 @@ from isolayer.debias.heads import DualHead
 from isolayer.training.columns import Batch
 from isolayer.training.parquet_batches import ParquetLogs
 
-ROWS = 20_000  # of the sample
+ROWS = 20_000  # rows of the sample
 GROUPS = 8  # row groups it comes from
 OPPOSED = -0.2  # correlation of two relevance logits below which one of them has the wrong direction
-MOST_IDS = 200  # of a context feature whose effects are computed
+MOST_IDS = 200  # most ids of a context feature whose effects are computed
 
 
 def sample(logs: ParquetLogs, rows: int = ROWS) -> Batch:
@@ -74,17 +74,17 @@ def _contradiction(task: str, main: str, correlation: float, *, declared: bool) 
     if declared:
         return (
             f"task {task!r} was declared decreasing, but rises where {main!r} rises (correlation {correlation:.2f} of "
-            "their relevance), so its relevance is upside down: do not declare it decreasing"
+            "their relevance), so its relevance has the wrong sign: do not declare it decreasing"
         )
     return (
         f"task {task!r} falls where {main!r} rises (correlation {correlation:.2f} of their relevance), so its "
-        "relevance is upside down: declare it decreasing"
+        "relevance has the wrong sign: declare it decreasing"
     )
 
 
 @torch.no_grad()
 def context_effects(model: DualHead, batch: Batch) -> dict[str, dict[str, list[float]]]:
-    """Mean rate of each task if every row were shown with an id of a context feature, over that with id 0.
+    """Mean rate of each task if every row were shown with an id of a context feature, divided by that with id 0.
 
     Args:
         model: The trained model.

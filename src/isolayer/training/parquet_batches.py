@@ -119,7 +119,7 @@ class ParquetLogs:
         return found
 
     def whole_groups(self, rank: int, world: int) -> list[RowGroup]:
-        """The row groups that a process reads whole, each read by one: about as many rows for everyone."""
+        """The row groups that a process reads completely, each by one process, with about equally many rows."""
         rows, mine = [0] * world, list[RowGroup]()
         for group in self.row_groups:
             reader = rows.index(min(rows))
@@ -130,7 +130,7 @@ class ParquetLogs:
     def _parts(self, *, train: bool, world: int) -> list[list[tuple[RowGroup, slice]]]:
         """For every process, the row groups it reads and which of their units; the units themselves are not drawn.
 
-        Each row group goes to the process that lacks most, and what that does not need to the next.
+        Each row group is given to the process that needs most rows, and what it does not need to the next.
         """
         counts = [self._counts(group)[0 if train else 1] for group in self.row_groups]
         total = sum(counts)
@@ -153,7 +153,7 @@ class ParquetLogs:
         return units - held_out, held_out
 
     def _units_of(self, group: RowGroup, *, train: bool) -> Rows:
-        """Which rows, or lists, of a row group are for training, or held out, in an order of their own."""
+        """Which rows, or lists, of a row group are for training, or held out, in a fixed random order."""
         order = np.random.default_rng([self.seed, group.number]).permutation(self._count(group))
         held_out = self._counts(group)[1]
         return order[held_out:] if train else order[:held_out]

@@ -1,8 +1,8 @@
 """Several processes that train one model: what they exchange after each step, and after each pass.
 
 Lightning's own strategy wraps the model in `DistributedDataParallel`, which looks for unused parameters and broadcasts
-buffers at every step. Beside a model as small as a ranker of tables that costs as much as the step. Here all gradients
-of a step, and which of them there are, travel in one message.
+buffers at every step. For a model as small as a ranker over tables this costs as much as the step. Here all gradients
+of a step, and which of them exist, are sent in one message.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from isolayer.nn.gate import Waiting, together
 
 
 class OneMessage(DDPStrategy):
-    """Processes that average the gradients of a step in one message; for processors, where nothing is to overlap."""
+    """Processes that average the gradients of a step in one message; for CPUs, where nothing can overlap."""
 
     def configure_ddp(self) -> None:
-        """Begin everywhere with the model of the first process, which stays as it is, without a wrapper."""
+        """Start in every process with the model of the first one, without a wrapper around it."""
         assert self.model is not None
         broadcast_tensors([*self.model.parameters(), *self.model.buffers()])
 

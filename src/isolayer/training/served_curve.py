@@ -1,7 +1,7 @@
 """The last step of training: the curve of the served probability, fitted exactly to the log.
 
-By gradient that curve lags behind relevance, which moves until the end of training, and served probabilities would be
-several percent off.
+If it were learned by gradient descent, it would lag behind relevance, which changes until the end of training, and
+served probabilities would be several percent off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from isolayer.debias.heads import DualHead
 from isolayer.fitting.histogram import Histogram
 from isolayer.training.parquet_batches import ParquetLogs
 
-_ROWS = 65_536  # rows that the backbone reads at once
+_ROWS = 65_536  # rows per call of the backbone
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from isolayer.training.parquet_batches import ParquetLogs
 from isolayer.training.train import Fit, train
 
 TRIALS = "trials.jsonl"
-ROWS = 200_000  # by which a model is compared with the truth
+ROWS = 200_000  # the k of nDCG against the truth
 Settings = dict[str, Any]
 
 

@@ -15,6 +15,7 @@ GUIDES = [
     "debias",
     "get-started",
     "how-it-works",
+    "integrations",
     "layer",
     "measure",
     "migration",

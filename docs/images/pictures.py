@@ -13,12 +13,15 @@ from pathlib import Path
 
 import altair as alt
 import numpy as np
+import pyarrow as pa
 import vl_convert
 from PIL import Image
 
 import isolayer
-from isolayer import IsotonicCalibrator, metrics
+from isolayer import Histogram, IsotonicCalibrator, metrics
+from isolayer.monitor import check
 from isolayer.report import plot_curves, write, write_audit
+from isolayer.report.history import ratio_chart
 from isolayer.report.theme import COLOUR, PALETTE, styled
 from isolayer.simulate import scored_log
 
@@ -175,6 +178,38 @@ def debias():
     save(styled(chart), "debias")
 
 
+def nightly():
+    """A history of nightly checks: a fit on two weeks, then three weeks of checks; clicks are lost on the last days."""
+    log, random = scored_log(250_000, 35), np.random.default_rng(1)
+    day = random.integers(0, 35, len(log["click"]))  # at random, so that only the last days differ
+    click = log["click"] * (random.random(len(day)) < np.where(day >= 32, 0.8, 1.0))  # a fifth of the clicks is lost
+    calibrator = IsotonicCalibrator(("surface",), scale="prob")
+    frame = {name: log[name] for name in ("prob", "surface")}
+    calibrator.fit({name: column[day < 14] for name, column in frame.items()}, click[day < 14], score="prob")
+    curves, checks = calibrator.curves_, []
+    for today in range(14, 35):
+        at = day == today
+        logit = np.log(log["prob"][at] / (1 - log["prob"][at]))
+        sums = Histogram.from_arrays(
+            logit, click[at], {"surface": log["surface"][at]}, fold=log["user"][at] % 100, grid=curves.grid
+        )
+        found = check(curves, sums, clustered=True)
+        ends = (float(found.lower[0]), float(found.upper[0]))
+        figures = {"o_over_e": float(found.ratio[0]), "o_over_e_from": ends[0], "o_over_e_to": ends[1]}
+        verdict = "holds" if found.holds else "drifted"
+        checks.append(
+            {
+                "day": str(np.datetime64("2026-10-19") + today)[5:],
+                "verdict": verdict,
+                "rows": float(at.sum()),
+                **figures,
+            }
+        )
+    table = pa.Table.from_pylist([{"in_sample": False, **one} for one in checks])
+    chart = ratio_chart(table).properties(width=560, height=220)
+    save(styled(chart, "Nightly checks: observed / expected clicks of each day"), "nightly")
+
+
 def _lines(rows, x, y, series, title):
     names = list(dict.fromkeys(row[series] for row in rows))
     colours = [COLOUR[name] for name in ("raw", "series2", "series3", "accent")]
@@ -248,7 +283,8 @@ def audit():
         shrink(HERE / f"audit-{mode}.png")
 
 
-ALL = {each.__name__: each for each in (overview, curves, falling, steps, shrinkage, debias, photographs, audit)}
+PICTURES = (overview, curves, falling, steps, shrinkage, debias, nightly, photographs, audit)
+ALL = {each.__name__: each for each in PICTURES}
 
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or ALL:

@@ -304,9 +304,7 @@ def test_columns_that_differ_in_case_only_are_refused_where_an_engine_takes_one_
         if dialect in ("postgres", "snowflake"):
             assert '"SCORE"' in to_sql(upper, dialect)
             continue
-        with pytest.raises(
-            InputError, match=f"columns: expected names that {dialect} tells apart, got 'score' and 'SC"
-        ):
+        with pytest.raises(InputError, match=f"columns: expected names that differ in {dialect}, got 'score' and 'SC"):
             to_sql(upper, dialect)
 
 

@@ -77,7 +77,7 @@ def test_a_day_that_was_fitted_by_now_does_not_replace_its_honest_check(tmp_path
     assert "cannot judge it" in told.stderr
     run("report", "day2.parquet", "--history", "history.parquet")
     page = Path("report.html").read_text()
-    assert "The rows of 2, in grey, had been fitted before" in page
+    assert "In 2, drawn in grey, the rows had been fitted before" in page
     assert "drifted, in sample" in page
 
 

@@ -1391,7 +1391,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             ),
             "engine": choice("lightgbm", "xgboost"),
             "curves": choice("network", "trees"),
-            "teacher": setting("a number in [0, 1]", "0.5 is usual, 0 is labels alone", "zero"),
+            "teacher": setting("a number in [0, 1]", "0.5 is usual, 0 is labels alone", "zero", "None"),
             "rounds": count(advice="200 is usual"),
             "learning_rate": setting("a number in (0, 1]", "0.1 is usual"),
             "leaves": count(2, advice="15 is usual"),

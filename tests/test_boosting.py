@@ -117,6 +117,26 @@ def test_trees_follow_their_teacher_as_far_as_they_are_told(log):
     assert whole > 0.9
 
 
+@pytest.mark.parametrize("curves", ["trees", "known"])
+def test_a_teacher_is_refused_where_there_is_none(curves):
+    curves = some_curves()[0] if curves == "known" else curves
+    with pytest.raises(InputError, match=r"^teacher: expected curves='network', .* got 0.3; leave it out"):
+        BoostedRanker({"position": 3}, curves=curves, teacher=0.3)
+    assert BoostedRanker({"position": 3}, curves=curves, teacher=0).teacher == 0  # which is what happens
+    assert BoostedRanker({"position": 3}, curves=curves).teacher == 0
+
+
+def test_the_network_measures_relevance_from_a_context_that_occurs(log):
+    rows = log["position"] != 4  # the middle one
+    ids = {"position": log["position"][rows].astype(np.int64)}
+    x, y = log["features"][rows].astype(float), log["click"][rows].astype(float)
+    curves, _ = network_relevance(x, y, ids, {"position": 10}, np.ones(len(y)), seed=0)
+    at = np.linspace(-2, 2, 50)
+    task = np.full(50, "click")
+    found = [curves.decision_function(at, {"position": np.full(50, place), "task": task}) for place in range(10)]
+    assert [place for place in range(10) if np.allclose(found[place], at)] == [4, 5]  # 4 has learned nothing
+
+
 def test_curves_out_of_fold_fall_with_position(log):
     trees = Trees(60, 0.1, 15, 30.0, 0)
     ids = {"position": log["position"].astype(np.int64)}

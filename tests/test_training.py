@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,31 @@ def numbered(path, groups, rows=50):
 def read(logs, **options):
     batches = list(LogBatches(logs, **options))
     return [int(x) for batch in batches for x in batch.features[:, 0]], [len(batch.features) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("options", "unseen"),
+    [
+        ({"reference": {"position": 9}}, "position 9"),
+        ({"reference": {"position": 9, "device": 2}, "mode": "cross"}, "position 9, device 2"),
+        ({"reference": {"position": 9}, "anchor": "joint"}, None),  # the served logit ties relevance to a scale
+        ({"reference": {"position": 8}}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_a_reference_that_never_occurs_is_told(tmp_path, options, unseen):
+    log = simulate.debias_feed("position").log(300)
+    log = {name: column[log["position"] < 9] for name, column in log.items()}
+    told = "reference: expected ids that occur in the log, got {}, which does not; relevance has no scale then"
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        found = train(
+            dual_head(**options), write(tmp_path / "log.parquet", log), **COLUMNS, folder=tmp_path, fit=Fit(epochs=1)
+        ).warnings
+    found = [text for text in found if text.startswith("reference")]
+    assert [text.partition(":")[0] for text in found] == (["reference"] if unseen else [])
+    assert not unseen or found[0].startswith(told.format(unseen))
 
 
 @pytest.mark.parametrize("groups", [1, 3, 12])
@@ -427,12 +453,15 @@ def test_what_processes_see_of_a_log_adds_up_to_the_whole(tmp_path):
     table = pa.table({**columns, "click": (rng.random(900) < 0.3).astype(float), "position": rng.integers(0, 3, 900)})
     pq.write_table(table, tmp_path / "log.parquet", row_group_size=130)
     logs = ParquetLogs(tmp_path / "log.parquet", Columns(["f0", "f1"], ["click"], ["position"]))
-    alone = check_log(logs)
+    references = [{"position": 1}, {"position": 3}]
+    alone = check_log(logs, references=references)
+    assert alone.unseen == ({"position": 3},)
     for world in (2, 3, 20):  # more processes than row groups: some see nothing
-        whole = log_check._Seen(logs.columns)
+        whole = log_check._Seen(logs.columns, references)
         for rank in range(world):
-            whole.merge(log_check._seen(logs, {}, rank, world, allow_leaks=False), logs.columns)
+            whole.merge(log_check._seen(logs, {}, references, rank, world, allow_leaks=False), logs.columns)
         found = whole.summary(logs)
+        assert found.unseen == alone.unseen
         assert found.rows == alone.rows == 900
         assert found.mean == pytest.approx(alone.mean, rel=1e-12)
         assert found.std == pytest.approx(alone.std, rel=1e-6)

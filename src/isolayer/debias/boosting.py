@@ -48,6 +48,7 @@ _SLOPES = (0.1, 4.0)  # bounds of a curve's slope in the gradient
 _LEAST_SQUARE = 0.05  # least squared slope in the Hessian, so that steps of leaves stay bounded where a curve is flat
 _LEAST_ROWS = 3 * LEAF_ROWS  # two thirds of these rows, from which each fold is learned, are enough for two leaves
 _NEAR = 0.05  # half the distance over which a slope is measured
+_TEACHER = "0.5 is usual, 0 is labels alone"
 _SERVED, _BIAS, _MANIFEST = "served.parquet", "bias.parquet", "manifest.json"
 
 
@@ -60,9 +61,9 @@ class BoostedRanker:
         curves: Where the bias curves come from: ``"network"``, a small `DualHead` over the same features; ``"trees"``,
             trees with intercepts in folds, and then an exact fit; or `Curves` that are known, such as those of a
             `DualHead` of your own.
-        teacher: Share of the network's probability in the labels that the trees learn from, with ``curves="network"``;
-            the rest is the label itself. 0 learns from labels alone: use it if trees predict your log better than
-            networks do.
+        teacher: Share of the network's probability in the labels that the trees learn from; the rest is the label
+            itself. By default 0.5 with ``curves="network"``, and 0 with others, which have no network. 0 learns from
+            labels alone: use it if trees predict your log better than networks do.
         rounds: Number of trees.
         learning_rate: Step of each tree.
         leaves: Most leaves of a tree.
@@ -89,7 +90,7 @@ class BoostedRanker:
         *,
         engine: Literal["lightgbm", "xgboost"] = "lightgbm",
         curves: Literal["network", "trees"] | Curves = "network",
-        teacher: float = 0.5,
+        teacher: float | None = None,
         rounds: int = 200,
         learning_rate: float = 0.1,
         leaves: int = 15,
@@ -101,7 +102,7 @@ class BoostedRanker:
             raise InputError("contexts: expected at least one feature, got none; without bias use the engine itself")
         self.engine = choice("engine", engine, list(ENGINES))
         self.learned = curves if isinstance(curves, Curves) else choice("curves", curves, ("network", "trees"))
-        self.teacher = number("teacher", teacher, 0, 1, ends="[]", advice="0.5 is usual, 0 is labels alone")
+        self.teacher = self._checked_teacher(teacher)
         self.trees = Trees(
             count("rounds", rounds, advice="200 is usual"),
             number("learning_rate", learning_rate, 0, 1, ends="(]", advice="0.1 is usual"),
@@ -109,6 +110,16 @@ class BoostedRanker:
             number("l2", l2, 0, ends="[)", advice="100 is usual"),
             checked_seed("seed", seed),
         )
+
+    def _checked_teacher(self, teacher: float | None) -> float:
+        usual = 0.5 if self.learned == "network" else 0.0
+        share = usual if teacher is None else number("teacher", teacher, 0, 1, ends="[]", advice=_TEACHER)
+        if share and not usual:
+            raise InputError(
+                f"teacher: expected curves='network', since others have no network to learn from, got {share}; leave "
+                "it out"
+            )
+        return share
 
     def fit(
         self, features: Any, label: Any, context: Mapping[str, Any], *, lists: Any = None, weight: Any = None

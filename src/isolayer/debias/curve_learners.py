@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,8 @@ def network_relevance(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         backbone = nn.Sequential(nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
-        model = DualHead(backbone, width=32, tasks=(TASK,), contexts=contexts, alpha=0.0, beta=1.0)
+        settings: dict[str, Any] = {"alpha": 0.0, "beta": 1.0, "reference": _middle(context)}
+        model = DualHead(backbone, width=32, tasks=(TASK,), contexts=contexts, **settings)
         groups = parameter_groups(model, _RATE)
         optimiser = torch.optim.Adam(groups, fused=True)
         steps = _EPOCHS * -(-len(x) // _BATCH)
@@ -63,6 +65,16 @@ def network_relevance(
         with torch.no_grad():
             relevance = model.relevance(model.backbone(x))[:, 0].double().numpy()
     return model.curves(), relevance
+
+
+def _middle(context: Mapping[str, Ids]) -> dict[str, int]:
+    """The middle one of the ids that occur, of each feature: from others, nothing would tie relevance to a scale.
+
+    >>> _middle({"position": np.array([7, 0, 0, 2, 9])})
+    {'position': 2}
+    """
+    occurring = {name: np.unique(ids) for name, ids in context.items()}
+    return {name: int(ids[(len(ids) - 1) // 2]) for name, ids in occurring.items()}
 
 
 def out_of_fold_curves(

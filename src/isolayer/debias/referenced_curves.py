@@ -76,6 +76,17 @@ class ReferencedCurves(ContextIsotonicLayer):
             f"tables.{i}.bias": BIAS_RATE for i in range(len(self.tables))
         }
 
+    def references(self) -> list[dict[str, int]]:
+        """The contexts that tie relevance to a scale, by their ids: one per feature or, crossed, one of all features.
+
+        >>> reference = {"position": 1, "device": 0}
+        >>> ReferencedCurves({"position": 3, "device": 2}, reference=reference, held=[True]).references()
+        [{'position': 1}, {'device': 0}]
+        """
+        if not self.reference or not self.held.any():
+            return []
+        return [self.reference] if self.mode == "cross" else [{name: key} for name, key in self.reference.items()]
+
     def _ids(self, context: Mapping[str, Tensor] | None, batch: int | None) -> list[Tensor]:
         """Ids of each feature, with those of the reference replaced by -1."""
         ids = super()._ids(context, batch)

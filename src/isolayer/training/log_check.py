@@ -6,10 +6,11 @@ means of the features are a by-product that is stored with the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 import torch.distributed
 from numpy.typing import NDArray
 
@@ -30,18 +31,30 @@ class LogSummary:
         mean: Mean of each feature, ``[features]``.
         std: Standard deviation of each feature, ``[features]``.
         rates: Mean label of each task.
+        unseen: References that occur in no row, of those that were asked for.
     """
 
     rows: int
     mean: Floats
     std: Floats
     rates: dict[str, float] = field(default_factory=dict)
+    unseen: tuple[Mapping[str, int], ...] = ()
+
+    def doubts(self) -> list[str]:
+        """Sentences about what the model expects of the log, and the log does not contain."""
+        listed = [", ".join(f"{name} {key}" for name, key in reference.items()) for reference in self.unseen]
+        return [
+            f"reference: expected ids that occur in the log, got {ids}, which does not; relevance has no scale then: "
+            "give ids that occur, or declare only those"
+            for ids in listed
+        ]
 
 
 def check_log(
     logs: ParquetLogs,
     sizes: Mapping[str, int] | None = None,
     *,
+    references: Sequence[Mapping[str, int]] = (),
     allow_leaks: bool = False,
     rank: int = 0,
     world: int = 1,
@@ -53,12 +66,13 @@ def check_log(
     Args:
         logs: The log.
         sizes: Number of ids of each context column, as far as the model declares it.
+        references: Ids that some row should have, see `LogSummary.unseen`.
         allow_leaks: Whether a feature may give a label away, see `leaks`.
         rank: Rank of this process.
         world: Number of processes; their process group is initialised.
     """
     try:
-        found: _Seen | InputError = _seen(logs, sizes or {}, rank, world, allow_leaks=allow_leaks)
+        found: _Seen | InputError = _seen(logs, sizes or {}, references, rank, world, allow_leaks=allow_leaks)
     except InputError as error:
         if world == 1:
             raise
@@ -67,7 +81,7 @@ def check_log(
     if world > 1:
         parts = [found for _ in range(world)]
         torch.distributed.all_gather_object(parts, found)
-    whole = _Seen(logs.columns)
+    whole = _Seen(logs.columns, references)
     for part in parts:
         if isinstance(part, InputError):
             raise part
@@ -75,9 +89,17 @@ def check_log(
     return whole.summary(logs)
 
 
-def _seen(logs: ParquetLogs, sizes: Mapping[str, int], rank: int, world: int, *, allow_leaks: bool) -> _Seen:
+def _seen(
+    logs: ParquetLogs,
+    sizes: Mapping[str, int],
+    references: Sequence[Mapping[str, int]],
+    rank: int,
+    world: int,
+    *,
+    allow_leaks: bool,
+) -> _Seen:
     """The sums of the row groups of one process."""
-    leaks, seen = LeakCheck(logs.columns), _Seen(logs.columns)
+    leaks, seen = LeakCheck(logs.columns), _Seen(logs.columns, references)
     for group in logs.whole_groups(rank, world):
         batch = logs.columns.batch(logs.read(group))
         if not len(batch.features):  # all of its rows belong to a list of an earlier row group
@@ -85,6 +107,7 @@ def _seen(logs: ParquetLogs, sizes: Mapping[str, int], rank: int, world: int, *,
         leaks.add(batch)
         seen.moments.add(batch.features.numpy(), logs.columns)
         _check_contexts(batch, sizes)
+        seen.unseen = [reference for reference in seen.unseen if not _occurs(reference, batch)]
         seen.weight += _checked_weight(batch, logs.columns)
         parts = {part: logs.rows_of(group, train=part == "train") for part in ("train", "held out")}
         for labels in seen.labels:
@@ -97,13 +120,15 @@ def _seen(logs: ParquetLogs, sizes: Mapping[str, int], rank: int, world: int, *,
 class _Seen:
     """Sums over rows, which can be added up over processes."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, references: Sequence[Mapping[str, int]]) -> None:
         self.moments, self.labels = _Moments(), [_Labels(task) for task in columns.tasks]
         self.weight = 0.0
+        self.unseen = list(references)
 
     def merge(self, other: _Seen, columns: Columns) -> None:
         self.moments.merge(other.moments, columns)
         self.weight += other.weight
+        self.unseen = [reference for reference in self.unseen if reference in other.unseen]
         for mine, theirs in zip(self.labels, other.labels, strict=True):
             mine.merge(theirs)
 
@@ -112,7 +137,8 @@ class _Seen:
             raise InputError(f"column {logs.columns.weight!r}: expected a positive weight, got zeros only; check it")
         for seen in self.labels:
             seen.check(held_out=logs.held_out > 0)
-        return self.moments.summary({seen.task: seen.total / sum(seen.count.values()) for seen in self.labels})
+        rates = {seen.task: seen.total / sum(seen.count.values()) for seen in self.labels}
+        return replace(self.moments.summary(rates), unseen=tuple(self.unseen))
 
 
 class _Moments:
@@ -199,6 +225,12 @@ class _Labels:
             raise InputError(
                 f"column {self.task!r}: expected both labels 0 and 1, got {self.lowest:g} in every row; use more rows"
             )
+
+
+def _occurs(reference: Mapping[str, int], batch: Batch) -> bool:
+    """Whether a row has these ids; an unknown one, -1, has the same curve."""
+    ids = [torch.isin(batch.context[name], torch.tensor([key, -1])) for name, key in reference.items()]
+    return bool(torch.stack(ids).all(0).any())
 
 
 def _check_contexts(batch: Batch, sizes: Mapping[str, int]) -> None:

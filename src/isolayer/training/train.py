@@ -23,6 +23,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn
 
 from isolayer.debias.heads import DualHead
+from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.errors import InputError
 from isolayer.training.checkpoints import read_checkpoint, start_from
 from isolayer.training.columns import Columns
@@ -141,9 +142,10 @@ def train(
     """Train a model on Parquet logs, and write the model, checkpoints and the course of the loss into a folder.
 
     The log is read once before training, and unusable columns are refused. After the last pass, the curve of the
-    served probability is fitted exactly, and tasks whose relevance contradicts that of the others are named in a
-    warning. Weights, curves and the ONNX model replace those of an earlier run together, or not at all. Under
-    ``torchrun`` the same call trains in several processes, each with its share of the rows; the first of them writes.
+    served probability is fitted exactly. Tasks whose relevance contradicts that of the others are named in a warning,
+    and so is a reference that no row has. Weights, curves and the ONNX model replace those of an earlier run together,
+    or not at all. Under ``torchrun`` the same call trains in several processes, each with its share of the rows; the
+    first of them writes.
 
     Args:
         model: Anything with `DualHead`'s interface; it is trained in place.
@@ -169,7 +171,8 @@ def train(
         if not log.batches(batch_size=fit.batch_size, train=part) and (part or fit.held_out):
             raise InputError(f"logs: expected rows to train on and to hold out, got {log.rows} rows; use more rows")
     rank, world = _joined()
-    summary = check_log(log, context_sizes(model), allow_leaks=fit.allow_leaks, rank=rank, world=world)
+    tied = [ids for part in model.modules() if isinstance(part, ReferencedCurves) for ids in part.references()]
+    summary = check_log(log, context_sizes(model), references=tied, allow_leaks=fit.allow_leaks, rank=rank, world=world)
     known = ModelColumns.of(model, columns, summary)
     module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, columns=known.to_json())
     resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
@@ -191,8 +194,8 @@ def train(
     if getattr(model, "served_curve", None) is not None:
         refit_served(cast("DualHead", model), log, rank=trainer.global_rank, world=trainer.world_size)
     own_loss = getattr(model, "needs_lists", False)  # which is no log loss
-    doubts = [too_good(loss, summary.rates)] if loss is not None and not own_loss else []
-    return _finish(trainer, module, known, log, folder, loss, [doubt for doubt in doubts if doubt])
+    doubt = too_good(loss, summary.rates) if loss is not None and not own_loss else ""
+    return _finish(trainer, module, known, log, folder, loss, [*summary.doubts(), *([doubt] if doubt else [])])
 
 
 def _joined() -> tuple[int, int]:

@@ -102,6 +102,17 @@ def test_apply_writes_other_columns_as_they_were_spelled(folder, piped):
     assert [float(line[2]) for line in lines[1:]] == pq.read_table("out.parquet")["calibrated_prob"].to_pylist()
 
 
+def test_apply_does_not_read_columns_that_it_only_passes_on(folder):
+    Path("log.csv").write_text("prob,click\n" + "\n".join(f"{(1 + k % 98) / 100},{k * 7 % 3 % 2}" for k in range(400)))
+    run("fit", "log.csv", "--label", "click", "--score", "prob")
+    days = ["25/09/2026", "09/25/2026", "2026-09-25T10:00:00Z", "1", "true", "25.9.26", "10:00"]
+    for place, day in enumerate(days):
+        Path(f"{place}.csv").write_text(f"prob,day\n0.5,{day}\n0.25,{day}\n")
+    run("apply", *(f"{place}.csv" for place in range(len(days))), "--score", "prob", "--out", "out.csv")
+    lines = Path("out.csv").read_text().splitlines()[1:]
+    assert [line.rpartition(",")[0] for line in lines] == [f"{p},{day}" for day in days for p in ("0.5", "0.25")]
+
+
 @pytest.mark.parametrize("contexts", [(), ("--contexts", "device")], ids=["one curve", "a curve per device"])
 def test_apply_on_csv_keeps_the_order_of_rows(folder, contexts):
     random = np.random.default_rng(1)

@@ -68,6 +68,17 @@ def test_numbers_and_text_of_text_files_are_text(tmp_path):
     assert read(files).to_pyarrow()["place"].to_pylist() == ["1", "2", "a", "b"]
 
 
+@pytest.mark.parametrize(
+    "others",
+    [["true", "false"], ["10:00:00", "11:30:00"], ["2026-01-01T10:00:00Z", "2026-01-02T10:00:00Z"], ["0.5", "1e3"]],
+)
+def test_unlike_values_of_csv_files_are_the_text_that_they_were(tmp_path, others):
+    for one in (["1", str(BIG)], ["2026-01-31", "2026-01-02"], ["31/01/2026", "02/01/2026"]):
+        files = written(tmp_path, ".csv", {"k": one, "n": [1, 2]}, {"k": others, "n": [3, 4]})
+        found = read(files).to_pyarrow().to_pydict()
+        assert found == {"k": [*one, *others], "n": [1, 2, 3, 4]}
+
+
 def test_a_column_of_nothing_takes_the_type_of_the_others(tmp_path):
     files = written(tmp_path, ".parquet", {"hour": pa.nulls(2)}, {"hour": [1.5]})
     assert read(files).to_pyarrow()["hour"].to_pylist() == [None, None, 1.5]

@@ -189,8 +189,11 @@ def apply(
     """Add a column of calibrated probabilities to a log. Rows never leave the engine that reads them.
 
     A row whose score is missing or not finite, or outside [0, 1] if scores are probabilities, gets no probability. If
-    there are such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given. From CSV to
-    CSV, the text of all other columns stays exactly as it was.
+    there are such rows, nothing is written and the command ends with code 2, unless --allow-nulls is given.
+
+    From CSV to CSV, the values of all other columns stay as they were written, such as 007 or 25/09/2026. The file
+    around them is written anew: with commas, quotes where they are needed, and one newline per row. Of several columns
+    with the same name, the later ones get a number.
 
     Example: isolayer apply 'today/*.parquet' --curves curves.parquet --score prob --out calibrated.parquet
     """

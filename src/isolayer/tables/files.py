@@ -20,15 +20,15 @@ _TIMES = ("DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
 _EXACT = 2**53  # larger whole numbers are not exact as doubles
 
 
-def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
-    """Raise unless the files of these patterns can be read as one table without changing a value.
+def mixed_columns(ask: Ask, reader: Reader, patterns: Sequence[str]) -> list[str]:
+    """Columns of CSV files that only text holds without changing a value; an error for such columns of other files.
 
-    Columns may be in any order, and numbers may be whole in one file and fractions in another. In text files, where
-    types are guessed, a column may be numbers in one file and text in another; it is then read as text.
+    Columns may be in any order, and numbers may be whole in one file and fractions in another. In NDJSON a column may
+    also be numbers in one file and text in another; DuckDB then reads it as text.
     """
     files = [file for pattern in patterns for (file,) in ask("SELECT file FROM glob(?)", [pattern]).fetchall()]
     if len(files) < 2:
-        return
+        return []
     types = {file: _types(ask, reader, file) for file in files}
     first = files[0]
     for file in files[1:]:
@@ -38,8 +38,11 @@ def refuse_unlike(ask: Ask, reader: Reader, patterns: Sequence[str]) -> None:
                 f"files: expected the same columns in all files, got {name!r} in {has!r} and not in {lacks!r}; add the "
                 "column where it is missing"
             )
-    for name in types[first]:
-        _refuse_types(ask, reader, name, {file: types[file][name] for file in files})
+    mixed = {name: _unlike(ask, reader, name, {file: types[file][name] for file in files}) for name in types[first]}
+    for unlike in mixed.values() if reader != "read_csv" else ():
+        if unlike is not None:
+            raise InputError(unlike)
+    return [name for name, unlike in mixed.items() if unlike is not None]
 
 
 def _types(ask: Ask, reader: Reader, file: str) -> dict[str, str]:
@@ -49,11 +52,12 @@ def _types(ask: Ask, reader: Reader, file: str) -> dict[str, str]:
     return {name: str(kind) for name, kind, *_ in found}
 
 
-def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) -> None:
+def _unlike(ask: Ask, reader: Reader, name: str, types: dict[str, str]) -> str | None:
+    """Why no type holds the values of a column in all files; None if one does."""
     kinds = {_kind(kind): file for file, kind in types.items() if kind not in ('"NULL"', "NULL")}
-    if len(kinds) > 1 and not (reader != "read_parquet" and "text" in kinds):
+    if len(kinds) > 1 and not (reader == "read_json" and "text" in kinds):
         (one, first), (other, file), *_ = kinds.items()
-        raise InputError(
+        return (
             f"files: expected one type of {name!r} in all files, got {one} in {first!r} and {other} in {file!r}; use "
             "the same type in all files"
         )
@@ -62,10 +66,11 @@ def _refuse_types(ask: Ask, reader: Reader, name: str, types: dict[str, str]) ->
         column = '"' + name.replace('"', '""') + '"'
         (largest,) = ask(f"SELECT max(abs({column}::HUGEINT)) FROM {reader}(?)", [whole]).fetchone()
         if largest is not None and largest > _EXACT:
-            raise InputError(
+            return (
                 f"files: expected whole numbers of {name!r} up to 2^53, since other files have fractions, got "
                 f"{largest}; use the same type in all files"
             )
+    return None
 
 
 def _kind(kind: str) -> str:

@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ import ibis.expr.operations as ops
 import pyarrow as pa
 
 from isolayer.errors import InputError, need
-from isolayer.tables.files import refuse_unlike
+from isolayer.tables.files import mixed_columns
 from isolayer.tables.unclear_dates import as_written
 
 Table = Any  # an Ibis table; Ibis has no types to check against
@@ -138,7 +139,7 @@ def read_parquet(pattern: str | list[str]) -> Table:
     # Ibis calls a function that DuckDB 2 deprecates; the warning cannot be filtered here, since filters are global.
     with _reading, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-        refuse_unlike(engine().con.execute, "read_parquet", [pattern] if isinstance(pattern, str) else pattern)
+        mixed_columns(engine().con.execute, "read_parquet", [pattern] if isinstance(pattern, str) else pattern)
         table = engine().read_parquet(pattern, union_by_name=True)
     stems = {name: re.sub(r"_[0-9]+$", "", name) for name in table.columns}
     others = {name.casefold() for name in table.columns}
@@ -154,16 +155,19 @@ def read_text(
 ) -> Table:
     """CSV or NDJSON files as a table; ``options`` are DuckDB's, such as ``all_varchar``.
 
-    Dates that can be read in two ways stay text: with a year of two digits, or if no day tells it from the month.
+    Dates that can be read in two ways stay text: with a year of two digits, or if no day tells it from the month. So do
+    columns of several CSV files that are written in other ways in each, such as numbers in one and dates in another.
     """
     with _reading, warnings.catch_warnings():  # as in read_parquet
         warnings.filterwarnings("ignore", "fetch_arrow_table", DeprecationWarning)
-        if checked:
-            refuse_unlike(engine().con.execute, reader, patterns)
-        table = getattr(engine(), reader)(patterns, union_by_name=True, **options)
+        ask, read = engine().con.execute, partial(getattr(engine(), reader), patterns, union_by_name=True, **options)
+        mixed = dict.fromkeys(mixed_columns(ask, reader, patterns) if checked else (), "string")
+        table = read(types=mixed) if mixed else read()
         dates = [name for name, kind in table.schema().items() if kind.is_date() or kind.is_timestamp()]
-        more = as_written(engine().con.execute, reader, patterns, dates)
-        return getattr(engine(), reader)(patterns, union_by_name=True, **options, **more) if more else table
+        more = as_written(ask, reader, patterns, dates)
+        if "types" in more:
+            more["types"] |= mixed
+        return read(**more) if more else table
 
 
 def _names_in_first_file(pattern: str | list[str]) -> Counter[str]:

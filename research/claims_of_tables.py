@@ -48,6 +48,18 @@ TABLES = (
         },
     ),
     Claim(
+        "Learning the layer on a separate holdout makes it more robust under shift than joint training",
+        "section 3.2",
+        "separate-layer",
+        ("over-fitted, rates move, new rows", "over-fitted", "well fitted"),
+        "A network that over-fits and one that does not; rates or features move, held-out rows are of before or after.",
+        {
+            PARTLY: "It is where the meaning of a score moves and the held-out rows are from after the move. Where "
+            "features move, joint training is better: it has more rows, and its network learns what each device does.",
+            NOT: "Joint training has more rows for everything it learns.",
+        },
+    ),
+    Claim(
         "Calibrating sparse downstream tasks with the layer raises the AUC of Share and Comment, and keeps that of "
         "Like",
         "table 1",

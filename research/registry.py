@@ -72,6 +72,7 @@ class Experiment:
 EXPERIMENTS = (
     Experiment("expressiveness", "Expressive power: y = x^2 and a target that falls (figure 2)", "expressiveness"),
     Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
+    Experiment("separate-layer", "A layer learned apart or jointly, under shift (section 3.2)", "separate_layer"),
     Experiment("offline-debiasing", "Offline debiasing: AUC and NE of Like and Click (table 3)", "offline_debiasing"),
     Experiment("observed-over-expected", "O/E by position (table 5)", "observed_over_expected"),
     Experiment("learned-curves", "Learned curves by task, position and platform (figures 5 and 6)", "learned_curves"),

@@ -10,6 +10,10 @@ TESTED = {
         "A model of sparse outcomes is retrained daily for two weeks; each day's predictions for the next are "
         "compared with and without curves learned on randomised sessions, by AUC and by their daily mean."
     ),
+    "separate-layer": (
+        "A network and a layer with one curve per device are trained together, or the layer apart on held-out rows; "
+        "then the world moves, and the losses of both are compared."
+    ),
     "offline-debiasing": (
         "Models are trained on a simulated log with position bias and compared on another log by AUC and NE, and "
         "against the true relevance that the simulator knows."

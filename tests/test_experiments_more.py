@@ -27,6 +27,7 @@ from research import (
     overhead,
     per_task_isotonic,
     resampling,
+    separate_layer,
 )
 from research.data import data_path
 from research.deepfm import DeepFM, fitted_logits
@@ -36,6 +37,7 @@ from research.result import Finished, Unit
 DATA = data_path("kuairand_pure")
 MINE = {
     "notifications": notifications,
+    "separate-layer": separate_layer,
     "ab-test": ab_test,
     "per-task-isotonic": per_task_isotonic,
     "overhead": overhead,
@@ -143,6 +145,22 @@ def test_per_task_verdict():
     assert len(lost(outcome(per_task_isotonic, good | {"layer": 0.6}))) == 16
     flat = outcome(per_task_isotonic, {"Platt, one per task ndcg": 0.9} | good)
     assert lost(flat) == ["Platt, one per task is flat or worse in ranking"]
+
+
+def test_separate_layer_verdict():
+    apart = {"apart loss": 1.0, "joint loss": 2.0}
+    assert outcome(separate_layer, {"joint, then apart": 3.0} | apart).held == "held"
+    assert lost(outcome(separate_layer, apart | {"joint loss": 0.5})) == [
+        f"{name}: a layer learned apart has lower loss than a joint one" for name in separate_layer.SHIFTED
+    ]
+
+
+def test_the_true_probabilities_have_no_loss_above_the_best_and_others_do():
+    rng = np.random.default_rng(0)
+    test = separate_layer.drawn(2_000, "rates", rng, rng.normal(size=separate_layer.FEATURES))
+    found = separate_layer._judged({"true": test["truth"], "half": np.full(2_000, 0.5)}, test)
+    assert found["true loss"] == pytest.approx(0, abs=1e-9) and found["half loss"] > 100
+    assert found["true error"] == 0 and found["half error"] > 5
 
 
 def test_overhead_verdict():

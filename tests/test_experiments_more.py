@@ -159,8 +159,10 @@ def test_the_true_probabilities_have_no_loss_above_the_best_and_others_do():
     rng = np.random.default_rng(0)
     test = separate_layer.drawn(2_000, "rates", rng, rng.normal(size=separate_layer.FEATURES))
     found = separate_layer._judged({"true": test["truth"], "half": np.full(2_000, 0.5)}, test)
-    assert found["true loss"] == pytest.approx(0, abs=1e-9) and found["half loss"] > 100
-    assert found["true error"] == 0 and found["half error"] > 5
+    assert found["true loss"] == pytest.approx(0, abs=1e-9)
+    assert found["half loss"] > 100
+    assert found["true error"] == 0
+    assert found["half error"] > 5
 
 
 def test_overhead_verdict():

@@ -91,6 +91,7 @@ def run_unit(unit: Unit) -> Numbers:
         contexts=CONTEXTS,
         anchor="detached",
         mode=setting.mode,
+        reference={"position": 0, "device": 0},
     )
     train(model, as_log(world.log(sessions, seed=2 * unit.seed + 1), LABELS), seed=unit.seed)
     features = torch.from_numpy(world.log(5_000, seed=2 * unit.seed)["features"])

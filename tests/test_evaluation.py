@@ -109,3 +109,16 @@ def test_positions_by_score_equal_the_obvious_loop():
         for row in range(200)
     ]
     assert ranked_positions(score, session).tolist() == expected
+
+
+def test_a_short_log_values_a_new_ranking_within_five_percent_on_average():
+    errors = []
+    for seed in (11, 12, 13, 14):
+        feed = debias_feed("trust", seed=seed)
+        log = feed.log(4_000, seed=2 * seed)
+        x = log["features"]
+        direction = np.linalg.lstsq(x, log["relevance_click"] - log["relevance_click"].mean(), rcond=None)[0]
+        truth = feed.log(10_000, seed=2 * seed + 1, policy=lambda x, by=direction: x @ by)["prob_click"].sum() / 10_000
+        new = ranked_positions(x @ direction, log["session"])
+        errors.append(evaluate(log, log["position"], new, contexts=("position", "device")).value / truth - 1)
+    assert np.mean(np.abs(errors)) < 0.05

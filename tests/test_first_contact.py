@@ -11,6 +11,7 @@ import pytest
 from test_cli import folder, run
 
 from isolayer import InputError
+from isolayer.cli import line
 
 __all__ = ["folder"]
 SPREAD = ("2025-11-30", "2025-12-24", "2026-01-02", "2026-02-01")  # other days are the latest by the day of the month
@@ -74,3 +75,26 @@ def test_the_latest_days_are_left_out_however_dates_are_written(folder):
     ]
     figures = [json.loads(one)["figures"] for one in found]
     assert figures[0] == figures[1]
+
+
+def refused(*arguments):
+    """The line that a command prints for a mistake."""
+    with pytest.raises(InputError) as found:
+        run(*arguments)
+    return line(found.value)
+
+
+def test_what_strangers_meet_is_said_in_the_words_of_the_command_line(folder):
+    write("ads.csv", "pctr")
+    told = run("fit", "ads.csv").stderr
+    assert "guessed: --scale prob" in told
+    assert "percentages" not in told
+    rows = ["score,click", *(f"{k % 100},{int(k % 100 > 3 * (k // 100))}" for k in range(1, 3000))]
+    Path("percent.csv").write_text("\n".join(rows))
+    assert "divide percentages by 100" in refused("fit", "percent.csv")
+    assert "if they are percentages, divide them by 100" in run("fit", "percent.csv", "--scale", "logit").stderr
+    assert "--on-bad-rows drop" in refused("audit", "percent.csv", "--scale", "prob")
+    Path("comma.csv").write_text("score;click\n0,25;1\n0,5;0\n")
+    assert "decimal=','" in refused("fit", "comma.csv", "--scale", "prob")
+    Path("one.csv").write_text("prob,click\n0.25,0\n")
+    assert "got only 0 in 1 row;" in refused("fit", "one.csv")

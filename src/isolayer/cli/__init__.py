@@ -20,6 +20,15 @@ _OF_OTHERS = {
 _FAULTS = ("InternalException", "FatalException")  # faults of DuckDB itself, independent of its input
 
 
+_AS_OPTIONS = (  # arguments that messages advise, which commands have as options
+    ("on_bad_rows", "drop"),
+    ("missing", "own"),
+    ("weight_kind", "importance"),
+    ("scale", "prob"),
+    ("scale", "logit"),
+)
+
+
 def main() -> None:
     """Run the command line, and end the process."""
     raise SystemExit(run())
@@ -55,10 +64,21 @@ def line(error: Exception) -> str:
     "[Errno 2] No such file or directory: 'no/x.sql'; check the path and its permissions"
     """
     if isinstance(error, InputError | MissingExtra):
-        return visible(" ".join(str(error).split("\n")))
+        return visible(as_typed(" ".join(str(error).split("\n"))))
     first = next((text.strip() for text in str(error).splitlines() if text.strip()), type(error).__name__)
     hint = next(hint for kind, hint in _of_others().items() if isinstance(error, kind))
     return visible(f"{first.rstrip('.;')}; {hint}")
+
+
+def as_typed(message: str) -> str:
+    """A message with the names of options instead of those of arguments.
+
+    >>> as_typed('leave them out by on_bad_rows="drop"')
+    'leave them out by --on-bad-rows drop'
+    """
+    for argument, value in _AS_OPTIONS:
+        message = message.replace(f'{argument}="{value}"', f"--{argument.replace('_', '-')} {value}")
+    return message
 
 
 def visible(words: str) -> str:

@@ -154,6 +154,7 @@ def fit(
     with noted():
         curves = calibrator.fit_histogram(histogram).curves_
     _note_fall(curves)
+    _note_percentages(histogram, used)
     chosen = list(earlier.fields) if earlier else fields
     crossed = field_options(chosen, exclude, list(table.columns), histogram, by, audit_only)
     if crossed:
@@ -326,6 +327,17 @@ def _note_fall(curves: Curves) -> None:
         note(found.replace("monotone=False", "--no-monotone"))
 
 
+def _note_percentages(histogram: Histogram, scale: str) -> None:
+    """Say so if scores that were given as logits look like percentages."""
+    used = histogram.weight > 0
+    mean = histogram.logit[used] / histogram.weight[used]
+    if scale == "logit" and mean.min() >= 0 and 20 < mean.max() <= 100:
+        note(
+            f"the scores run from about {mean.min():.3g} to {mean.max():.3g}: if they are percentages, divide them by "
+            "100 and use --scale prob; as logits, figures of the score before calibration mean nothing"
+        )
+
+
 def _refuse_strangers(sums: Histogram, curves: Curves, path: Path) -> None:
     """Raise unless the calibrator was fitted to the sums."""
     if sums.contexts != curves.contexts:
@@ -338,8 +350,11 @@ def _refuse_strangers(sums: Histogram, curves: Curves, path: Path) -> None:
 def _refuse_one_class(histogram: Histogram) -> None:
     positive, weight = float(histogram.positive.sum()), float(histogram.weight.sum())
     if not 0 < positive < weight:
-        only = "no rows" if weight == 0 else "0 only" if positive == 0 else "1 only"
-        raise InputError(f"--label: expected labels of both classes in rows of positive weight, got {only}; check it")
+        only = "no rows" if weight == 0 else "only 0" if positive == 0 else "only 1"
+        rows = f"{histogram.rows:,.0f} row{'' if histogram.rows == 1 else 's'}"
+        raise InputError(
+            f"--label: expected labels of both classes, got {only} in {rows}; add rows, or check the column"
+        )
 
 
 def _listed(contexts: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
@@ -12,9 +13,9 @@ import typer
 from isolayer.cli.output import note
 from isolayer.errors import InputError
 
-SCORES = ("score", "logit", "prob", "proba", "probability", "prediction", "pred")
+SCORES = ("score", "logit", "prob", "proba", "probability", "prediction", "pred", "pctr", "pcvr")
 LABELS = ("label", "click", "is_click", "clicked", "y", "target", "outcome")
-SCALES = {"logit": "logit", "prob": "prob", "proba": "prob", "probability": "prob", "chance": "prob"}
+SCALES = {"logit": "logit"} | dict.fromkeys(("prob", "proba", "probability", "chance", "pctr", "pcvr"), "prob")
 Scale = Literal["logit", "prob"]
 Features = Annotated[
     str,
@@ -100,7 +101,7 @@ def scale_of(given: str | None, score: str) -> Scale:
     Traceback (most recent call last):
         ...
     isolayer.errors.InputError: --scale: expected logit or prob for the column 'score', got nothing; add --scale prob if
-    the scores are probabilities from 0 to 1, --scale logit if they are any numbers
+    the scores are probabilities from 0 to 1 (divide percentages by 100), --scale logit if they are any numbers
     """
     said = _said_scale(score)
     if given is None and said:
@@ -110,7 +111,7 @@ def scale_of(given: str | None, score: str) -> Scale:
         got = repr(given) if given else "nothing"
         raise InputError(
             f"--scale: expected logit or prob for the column {score!r}, got {got}; add --scale prob if the scores are "
-            "probabilities from 0 to 1, --scale logit if they are any numbers"
+            "probabilities from 0 to 1 (divide percentages by 100), --scale logit if they are any numbers"
         )
     return cast("Scale", given)
 
@@ -207,6 +208,8 @@ def refuse_text_scores(table: Any, score: str) -> None:
     (value,) = table.filter(table[score].notnull()).select(value=table[score]).limit(1).to_pyarrow()["value"] or (None,)
     example = repr(None if value is None else value.as_py())
     remedy = "write 35% as 0.35" if "%" in example else "write numbers, with a point for decimals"
+    if re.fullmatch(r"'-?\d+,\d+'", example):
+        remedy += "; in Python: pandas.read_csv(FILE, sep=None, engine='python', decimal=',').to_csv(NEW, index=False)"
     raise InputError(f"--score: expected a column of numbers, got text in {score!r}, such as {example}; {remedy}")
 
 

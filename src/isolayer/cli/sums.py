@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from isolayer.cli import as_typed
 from isolayer.cli.columns import LABELS, SCORES, column, refuse_text_scores, scale_of
 from isolayer.cli.columns import Scale as ScoreScale
 from isolayer.cli.output import note
@@ -165,19 +166,11 @@ def noted() -> Iterator[None]:
 def _as_typed(message: str, log: str) -> str:
     """A message about a table, with the names of options instead of arguments.
 
-    >>> _as_typed('leave them out by on_bad_rows="drop". To see some: SELECT 1', "log.csv")
-    'leave them out by --on-bad-rows drop. To see some: SELECT 1'
+    >>> _as_typed('leave them out by on_bad_rows="drop". To see some: SELECT 1', "-")
+    'leave them out by --on-bad-rows drop'
     """
-    for option, value in (
-        ("on_bad_rows", "drop"),
-        ("missing", "own"),
-        ("weight_kind", "importance"),
-        ("scale", "prob"),
-        ("scale", "logit"),
-    ):
-        message = message.replace(f'{option}="{value}"', f"--{option.replace('_', '-')} {value}")
     # A pipe cannot be read again, so the query that shows such rows would not work.
-    return message if log != "-" else message.partition(". To see some:")[0]
+    return as_typed(message if log != "-" else message.partition(". To see some:")[0])
 
 
 def grid_of(given: str) -> Grid | Literal["auto"]:

@@ -100,7 +100,7 @@ def test_trees_follow_their_teacher_as_far_as_they_are_told(log):
     # Relevance that the network has never seen in the labels would be noise to it: with the teacher alone, trees fit
     # the network's smooth estimate much better than they fit clicks.
     def spread(teacher):
-        ranker = BoostedRanker(CONTEXTS, rounds=30, l2=1, teacher=teacher)
+        ranker = BoostedRanker(CONTEXTS, rounds=100, l2=1, teacher=teacher)
         ranker.fit(log["features"], log["click"], context_of(log))
         _, relevance = network_relevance(
             log["features"].astype(float),

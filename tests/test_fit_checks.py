@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isolayer.calibrator import IsotonicCalibrator
+from isolayer.curves import fit_checks
 from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import prob_of
 from isolayer.curves.fit_checks import ScoresLookLikeProbs, refuse_worse_than_constant
@@ -56,6 +57,21 @@ def test_curves_of_other_rows_are_worse_than_a_constant():
     curves = Curves.from_histogram(Histogram.from_arrays(score, label, grid=GRID))
     with pytest.raises(InputError, match=r"got a log loss of .* against .*; check that labels belong"):
         refuse_worse_than_constant(curves, Histogram.from_arrays(score, 1 - label, grid=GRID))
+
+
+def test_a_part_of_the_contexts_is_checked_by_their_own_curves(monkeypatch):
+    monkeypatch.setattr(fit_checks, "_CELLS", 300)
+    rng = np.random.default_rng(0)
+    context = np.arange(8000) % 40
+    label = rng.random(8000) < np.where(context < 20, 0.95, 0.05)  # curves of others may be far off
+    score = rng.normal(0, 1, 8000)
+    sums = Histogram.from_arrays(score, label, {"c": context}, grid=GRID)
+    curves = Curves.from_histogram(sums)
+    refuse_worse_than_constant(curves, sums)
+    refuse_worse_than_constant(curves, sums.cells_where(sums.group % 5 != 3))  # other contexts, so not in their order
+    others = Histogram.from_arrays(score, label, {"c": (context + 20) % 40}, grid=GRID)
+    with pytest.raises(InputError, match="got a log loss of"):
+        refuse_worse_than_constant(curves, others)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])

@@ -10,6 +10,7 @@ import pytest
 
 from isolayer import Grid, Histogram, InputError
 from isolayer.calibrator import IsotonicCalibrator
+from isolayer.fitting import runs
 from isolayer.fitting.runs import Packing, Run, histogram_of_run, joined
 from isolayer.tables import row_sums
 from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, histogram_of
@@ -167,3 +168,14 @@ def test_a_packing_of_two_holds_the_values_of_both():
     key = one.pack([np.array([2, 0]), np.array([1, -8])])
     again = one.joined(two).pack(one.unpack(key))
     assert [column.tolist() for column in one.joined(two).unpack(again)] == [[2, 0], [1, -8]]
+
+
+@pytest.mark.parametrize("part", [1, 3, 64, 1 << 18])
+def test_groups_are_numbered_in_parts_as_at_once(part, monkeypatch):
+    monkeypatch.setattr(runs, "_PART", part)
+    starts = np.random.default_rng(part).random(50) < 0.3
+    starts[0] = True
+    with ThreadPoolExecutor(2) as pool:
+        for some in (starts, starts[:1], starts[:0]):
+            found = runs._numbered(some, np.empty(len(some), np.int64), pool)
+            np.testing.assert_array_equal(found, np.cumsum(some) - 1)

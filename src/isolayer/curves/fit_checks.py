@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
-from isolayer.curves.evaluation import evaluate
 from isolayer.curves.summary import falling
 from isolayer.errors import InputError
 from isolayer.fitting.binned_rows import ranges
+from isolayer.fitting.categories import Codes
 from isolayer.fitting.evidence import evidence
 from isolayer.fitting.histogram import Histogram, bins
 from isolayer.fitting.negative_rates import distinct_rates
@@ -77,32 +77,40 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
     >>> day = Histogram.from_arrays([-1.0, 0.0, 1.0], [0, 0, 1])
     >>> refuse_worse_than_constant(Curves.from_histogram(day), day)
     """
-    sums = evidence(_some_contexts(histogram.folded()))
-    context = dict(zip(sums.contexts, sums.keys, strict=True))
-    values = np.asarray(curves.values[curves.rows_of(context or None, sums.groups)])
-    logit = evaluate(values, sums.group, sums.logit / sums.weight, curves.grid, curves.extrapolation)
+    whole = histogram.folded()
+    part, chosen = _some_contexts(whole)
+    sums, rows = evidence(part), _rows_of(curves, whole, chosen)
+    logit = curves.evaluate(rows.take(sums.group), sums.logit / sums.weight)
     ours = _log_loss(logit - np.log(sums.negative_rate), sums.weight, sums.positive)
     constant = _loss_of_constant(sums)
     if ours - constant > max(_WORSE[0], _WORSE[1] * constant):
-        rows = sums.weight.sum()
+        total = sums.weight.sum()
         raise InputError(
             f"fit: expected curves that predict their own rows better than a constant, got a log loss of "
-            f"{ours / rows:.3g} against {constant / rows:.3g}; check that labels belong to these scores"
+            f"{ours / total:.3g} against {constant / total:.3g}; check that labels belong to these scores"
         )
 
 
-def _some_contexts(histogram: Histogram) -> Histogram:
-    """All contexts, or as many as are needed to have enough cells for the check."""
+def _rows_of(curves: Curves, histogram: Histogram, chosen: Codes) -> Codes:
+    """Row of the curve of each of some contexts; curves that were fitted to this histogram have its order."""
+    if curves.contexts == histogram.contexts and all(map(np.array_equal, curves.keys[-1], histogram.keys)):
+        return np.asarray(curves.starts[-2] + chosen)
+    context = {name: key[chosen] for name, key in zip(histogram.contexts, histogram.keys, strict=True)}
+    return curves.rows_of(context or None, len(chosen))
+
+
+def _some_contexts(histogram: Histogram) -> tuple[Histogram, Codes]:
+    """All contexts, or as many as are needed to have enough cells for the check, and which they are."""
     every = len(histogram.group) // _CELLS + 1
     if every == 1:
-        return histogram
+        return histogram, np.arange(histogram.groups)
     starts = np.searchsorted(histogram.group, np.arange(histogram.groups + 1))
     chosen = np.arange(0, histogram.groups, every)
     chosen = chosen[starts[chosen + 1] > starts[chosen]]
     size = starts[chosen + 1] - starts[chosen]
     part = histogram.only_cells(ranges(starts[chosen], size))
     keys = tuple(key[chosen] for key in histogram.keys)
-    return replace(part, keys=keys, group=np.repeat(np.arange(len(chosen)), size))
+    return replace(part, keys=keys, group=np.repeat(np.arange(len(chosen)), size)), chosen
 
 
 def refuse_beyond_grid(histogram: Histogram) -> None:

@@ -250,12 +250,24 @@ def histogram_of_run(
     starts[:1] = True
     np.not_equal(key[1:], key[:-1], out=starts[1:])
     places = Packing(run.packing.low[:-1], run.packing.size[:-1]).unpack(key[starts])
-    group = np.cumsum(starts, out=key)
-    group -= 1
+    group = _numbered(starts, key, pool)
     fold, rates = np.broadcast_to(np.zeros(1, np.int8), len(key)), np.broadcast_to(np.full(1, rate), len(key))
     count, positive, logit = sums
     keys = tuple(places)
     return Histogram(grid, contexts, keys, group, fold, at, rates, count, count, count, positive, logit), kinds, number
+
+
+def _numbered(starts: NDArray[np.bool_], out: Ints, pool: Executor) -> Ints:
+    """Number of the group of each entry, given where groups start, in parts, because numpy would convert them all."""
+    firsts = np.arange(0, len(starts), _PART)
+    before = np.cumsum(np.add.reduceat(starts, firsts, dtype=np.int64)) if len(firsts) else firsts
+
+    def number(part: slice) -> None:
+        np.cumsum(starts[part], out=out[part])
+        out[part] += before[part.start // _PART] - out[part][-1] - 1
+
+    in_parts(number, len(starts), pool)
+    return out
 
 
 def in_parts(use: Callable[[slice], None], rows: int, pool: Executor) -> None:

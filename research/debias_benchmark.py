@@ -30,7 +30,19 @@ from isolayer.debias.diagnose import after_training
 from isolayer.nn.rates import parameter_groups
 from isolayer.simulate import debias_feed
 from research.charts import intervals
-from research.debias_methods import CONTEXTS, METHODS, QUERY, Model, Rows, dual_head, fit, ndcg, setting_of, trained
+from research.debias_methods import (
+    CONTEXTS,
+    DECAY,
+    METHODS,
+    QUERY,
+    Model,
+    Rows,
+    dual_head,
+    fit,
+    ndcg,
+    setting_of,
+    trained,
+)
 from research.result import (
     Estimate,
     Finished,
@@ -128,7 +140,7 @@ def run_unit(unit: Unit) -> Numbers:
     cell = draw(unit.setting, seed, QUICK_LISTS if unit.quick else LISTS)
     models = {name: trained(name, cell.train, seed=seed, setting=setting_of(clicks, name)) for name in METHODS}
     unbiased = cell.train._replace(labels={"click": torch.from_numpy(cell.train.columns["unbiased"]).float()})
-    models[UNBIASED] = trained("naive", unbiased, seed=seed, setting=setting_of(clicks, "naive"))
+    models[UNBIASED] = trained("naive", unbiased, seed=seed, setting=setting_of(clicks, "naive") | {"decay": DECAY})
     advice = advised(models[OURS], cell.traffic)
     models[ADVISED] = models[OURS]
     if advice > 0:

@@ -35,6 +35,7 @@ class LogModule(lightning.LightningModule):
         model: Anything with `DualHead`'s interface.
         lr: Learning rate of everything but the curves.
         curve_lr: Factor by which curves learn faster.
+        decay: Share of itself, times ``lr``, that every other parameter loses at each step.
         columns: Facts about the model's columns, as JSON values; stored in every checkpoint.
     """
 
@@ -44,10 +45,11 @@ class LogModule(lightning.LightningModule):
         *,
         lr: float = 1e-3,
         curve_lr: float = 10.0,
+        decay: float = 0.0,
         columns: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.lr, self.curve_lr = model, lr, curve_lr
+        self.model, self.lr, self.curve_lr, self.decay = model, lr, curve_lr, decay
         self.columns = dict(columns or {})
         self.optimiser_state: dict[str, Any] | None = None
 
@@ -81,7 +83,7 @@ class LogModule(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, with the curves' parameters in a group of their own, and sparse tables updated row by row."""
-        groups = parameter_groups(self.model, self.lr, curve_lr=self.curve_lr)
+        groups = parameter_groups(self.model, self.lr, curve_lr=self.curve_lr, decay=self.decay)
         optimiser = RowAdam([group | {"fused": True} for group in groups])  # one call for all parameters of a group
         if self.optimiser_state is not None:  # the averages of the earlier run, with the learning rates of this run
             rates = [group["lr"] for group in optimiser.param_groups]

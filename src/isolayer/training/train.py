@@ -69,6 +69,8 @@ class Fit:
         batch_size: Rows per batch, of all processes together: more processes take the same steps at the same rate.
         lr: Learning rate of everything but the curves.
         curve_lr: Factor by which curves learn faster.
+        decay: Share of itself, times ``lr``, that every parameter but those of curves and sparse tables loses at each
+            step; a network that sees a small log several times overfits less with it.
         held_out: Share of the rows held out; with 0, all rows are used for all the epochs.
         seed: Seed of everything random.
         progress: Whether to show a progress bar.
@@ -83,6 +85,7 @@ class Fit:
     batch_size: int = 1024
     lr: float = 1e-3
     curve_lr: float = 10.0
+    decay: float = 0.0
     held_out: float = 0.1
     seed: int = 0
     progress: bool = True
@@ -174,7 +177,7 @@ def train(
     tied = [ids for part in model.modules() if isinstance(part, ReferencedCurves) for ids in part.references()]
     summary = check_log(log, context_sizes(model), references=tied, allow_leaks=fit.allow_leaks, rank=rank, world=world)
     known = ModelColumns.of(model, columns, summary)
-    module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, columns=known.to_json())
+    module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, decay=fit.decay, columns=known.to_json())
     resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
     if resumed is not None:
         start_from(module, resumed, weights=False)

@@ -920,6 +920,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "module": MODULE.at(LAYER),
             "lr": number("a positive number", "try 0.001", "fraction").at(0.1),
             "curve_lr": number("a positive number", "10 is usual", "fraction"),
+            "decay": number("a number >= 0", "try 0.1", "fraction", "zero"),
         },
     ),
     "RowAdam": (

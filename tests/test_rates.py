@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from isolayer import ContextIsotonicLayer, Grid, IsotonicEmbedding, IsotonicLayer, MonotoneLattice, parameter_groups
+from isolayer.nn.rates import RowAdam
 
 
 def rates(model, lr, **options):
@@ -30,6 +31,23 @@ def test_every_kind_of_curve_learns_at_the_curves_rate_and_nothing_else_does():
     for name, rate in rates(model, 0.01, curve_lr=5).items():
         assert rate == pytest.approx(0.01 if name.startswith(("net", "table")) else 0.05), name
     assert len(parameter_groups(nn.Linear(2, 1), 0.1)) == 1
+
+
+@pytest.mark.parametrize("curve_lr", [1, 10])
+def test_only_the_network_decays_and_exactly_by_its_share(curve_lr):
+    """Without gradients, a step of AdamW leaves 1 - lr * decay of each weight; curves and sparse tables keep theirs."""
+    torch.manual_seed(0)
+    parts = {"net": nn.Linear(2, 2), "table": nn.Embedding(3, 2, sparse=True), "curve": IsotonicLayer(2)}
+    model = nn.ModuleDict(parts)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimiser = RowAdam(parameter_groups(model, 0.01, curve_lr=curve_lr, decay=0.3))
+    for name, value in model.named_parameters():
+        if not name.startswith("table"):
+            value.grad = torch.zeros_like(value)
+    optimiser.step()
+    for name, value in model.named_parameters():
+        kept = 1 - 0.01 * 0.3 if name.startswith("net") else 1.0
+        torch.testing.assert_close(value, before[name] * kept, rtol=1e-6, atol=0)
 
 
 class Tower(nn.Module):

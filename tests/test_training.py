@@ -285,7 +285,7 @@ def test_options_change_the_result(log_file, tmp_path):
         return train(dual_head(), log_file, **COLUMNS, folder=tmp_path / folder, fit=fit).model.relevance.weight
 
     base = weights("base")
-    changes = [{"lr": 1e-2}, {"curve_lr": 1.0}, {"batch_size": 256}, {"seed": 1}, {"held_out": 0.3}]
+    changes = [{"lr": 1e-2}, {"curve_lr": 1.0}, {"batch_size": 256}, {"seed": 1}, {"held_out": 0.3}, {"decay": 1.0}]
     changes += [{"epochs": 2}, {"weight": "position"}]
     assert torch.equal(base, weights("same"))
     for number, change in enumerate(changes):
@@ -427,6 +427,8 @@ def test_small_and_empty_logs(tmp_path):
         (lambda: Fit(epochs=0), "epochs: expected at least 1, got 0; raise it"),
         (lambda: Fit(lr=0), "lr: expected a positive number up to 1e+06, got 0; choose another"),
         (lambda: Fit(curve_lr=1e38), "curve_lr: expected a positive number up to 1e+06, got 1e+38; choose another"),
+        (lambda: Fit(decay=-1), "decay: expected a number from 0 to below 1 / lr, got -1; try 0.1"),
+        (lambda: Fit(lr=1, decay=1), "decay: expected a number from 0 to below 1 / lr, got 1; try 0.1"),
         (
             lambda: ParquetLogs("x", Columns([], [], []), held_out=1),
             "held_out: expected a share from 0 to below 1, got 1; try 0.1",

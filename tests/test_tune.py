@@ -33,6 +33,8 @@ def test_a_search_is_saved_and_continued(log, tmp_path, monkeypatch):
         *arguments,
         "--lr",
         "0.00001,0.01",
+        "--decay",
+        "0.2",
         "--dropout",
         "0",
         "--alpha",
@@ -46,12 +48,13 @@ def test_a_search_is_saved_and_continued(log, tmp_path, monkeypatch):
     def interrupted(*given, **options):
         if calls:
             raise KeyboardInterrupt
-        calls.append(options["folder"])
+        calls.append(options["fit"])
         return real(*given, **options)
 
     monkeypatch.setattr(search, "train", interrupted)
     assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code != 0
     assert len((tmp_path / "t" / "trials.jsonl").read_text().splitlines()) == 1
+    assert calls[0].decay == 0.2
     done = []
     monkeypatch.setattr(search, "train", lambda *given, **options: (done.append(1), real(*given, **options))[1])
     result = run(*arguments)

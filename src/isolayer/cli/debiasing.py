@@ -125,6 +125,10 @@ def train(
     epochs: Annotated[int, typer.Option(help="Maximal number of passes over the log.")] = 10,
     batch_size: Annotated[int, typer.Option(help="Rows per batch, of all processes together.")] = 1024,
     lr: Annotated[float, typer.Option(help="Learning rate of the backbone; curves learn ten times faster.")] = 1e-3,
+    decay: Annotated[
+        float,
+        typer.Option(min=0, help="Decay of the backbone's weights; for a small log that overfits, try 0.1 to 0.3."),
+    ] = 0.0,
     start: Annotated[
         str | None, typer.Option(help="resume, or a checkpoint of an earlier day to continue from.")
     ] = None,
@@ -162,7 +166,13 @@ def train(
         )
         model = asked.model(**factors, dropout=dropout, seed=seed)
         fit = training.Fit(
-            epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, list_id=list_id, allow_leaks=allow_leaks
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            decay=decay,
+            seed=seed,
+            list_id=list_id,
+            allow_leaks=allow_leaks,
         )
         with warnings.catch_warnings(), redirect_stdout(sys.stderr):  # Lightning draws its progress there
             warnings.simplefilter("ignore", UserWarning)  # the warnings of the result are printed below

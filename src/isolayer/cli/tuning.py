@@ -45,6 +45,7 @@ def tune(
     alpha: Annotated[str, typer.Option(help="Weights of the served loss to try, comma-separated.")] = "0.25,0",
     beta: Annotated[str, typer.Option(help="Weights of the observed loss to try.")] = "0.75",
     lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "0.001,0.0003,0.003",
+    decay: Annotated[str, typer.Option(help="Decays of the backbone's weights to try.")] = "0,0.1",
     dropout: Annotated[str, typer.Option(help="Dropout rates to try.")] = "0,0.1",
     trials: Annotated[int, typer.Option(min=1, help="How many combinations to try.")] = 8,
     anchor: Annotated[str, typer.Option(help="detached, or joint, which is the paper's.")] = "detached",
@@ -59,14 +60,14 @@ def tune(
     ),
     json: Json = False,
 ) -> None:
-    """Search for the settings of `train`: loss weights, learning rate and dropout, by the loss of held-out rows.
+    """Search for the settings of `train`: loss weights, rate, decay and dropout, by the loss of held-out rows.
 
     With --truth, settings are chosen by nDCG against true relevance, which a held-out loss does not measure. The search
     is saved after every trial: the same command continues one that was interrupted.
 
     Example: isolayer tune log.parquet --features 'feature_*' --trials 8
     """
-    space = {"alpha": alpha, "beta": beta, "lr": lr, "dropout": dropout}
+    space = {"alpha": alpha, "beta": beta, "lr": lr, "decay": decay, "dropout": dropout}
     values = {name: _numbers(given, f"--{name}") for name, given in space.items()}
     if truth is not None and list_id is None:
         raise InputError("--list: expected a column of lists, since nDCG compares lists, got none; name it")

@@ -102,6 +102,8 @@ class Fit:
                 raise InputError(
                     f"{name}: expected a positive number up to {_FASTEST:g}, got {getattr(self, name)}; choose another"
                 )
+        if not 0 <= self.decay * self.lr < 1:  # of a weight at each step
+            raise InputError(f"decay: expected a number from 0 to below 1 / lr, got {self.decay}; try 0.1")
 
 
 @dataclass(frozen=True)

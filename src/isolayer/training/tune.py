@@ -34,7 +34,7 @@ class Trial:
     """One run of a search.
 
     Args:
-        settings: What was tried: alpha, beta, lr, dropout, and whatever else the search varied.
+        settings: What was tried: alpha, beta, lr, decay, dropout, and whatever else the search varied.
         held_out_loss: Log loss of the observed labels on held-out rows.
         truth: nDCG of the relevance of the first task against true relevance, where the log has it.
         epochs: Passes over the log.
@@ -83,7 +83,7 @@ def tune(
     Args:
         make: Builds the model for given settings.
         logs: A Parquet file, a folder of files, or several of either.
-        space: Values of each setting; ``"lr"`` is the rate of training, the others are given to ``make``.
+        space: Values of each setting; ``"lr"`` and ``"decay"`` are those of training, the others are for ``make``.
         trials: How many to try.
         folder: Where to write; a search in this folder is continued.
         columns: ``features``, ``tasks``, ``contexts`` and ``vocabularies``, as `train` takes them.
@@ -102,8 +102,8 @@ def tune(
         report(place, len(wanted), ", ".join(f"{name} {value}" for name, value in settings.items()))
         if _key(settings) not in done:
             run = folder / f"trial-{place}"
-            model, rate = make(settings), settings.get("lr", fit.lr)
-            trained = train(model, logs, **columns, folder=run, fit=replace(fit, lr=rate), start="resume")
+            asked = replace(fit, lr=settings.get("lr", fit.lr), decay=settings.get("decay", fit.decay))
+            trained = train(make(settings), logs, **columns, folder=run, fit=asked, start="resume")
             found = None if truth is None else _against_truth(trained.model, logs, columns, str(fit.list_id), truth)
             loss = np.inf if trained.held_out_loss is None else trained.held_out_loss
             done[_key(settings)] = Trial(settings, float(loss), found, trained.epochs, str(run))

@@ -22,6 +22,7 @@ Extrapolation = Literal["extend", "clip"]
 
 NEAR = 1e-15  # probabilities are clipped to be at least this far from 0 and 1
 _CHUNK = 1 << 15  # rows evaluated together, so that gathered values stay in cache
+_PACKED_CHUNK = 1 << 16  # the same for packed curves: rows between the same two knots are evaluated together
 
 
 def logit_of(prob: Floats) -> Floats:
@@ -58,7 +59,7 @@ def evaluate(values: Matrix, row: Codes, logit: Floats, grid: Grid, extrapolatio
     (array([1., 4.]), array([1., 2.]))
     """
     out = np.empty(len(logit))
-    size = _CHUNK // 8 if getattr(values, "log", False) else _CHUNK
+    size = _CHUNK if isinstance(values, np.ndarray) else _CHUNK // 8 if values.log else _PACKED_CHUNK
     for start in range(0, len(logit), size):
         part = slice(start, start + size)
         x = logit[part]

@@ -57,28 +57,27 @@ class ShapesByKnot(NamedTuple):
         >>> some.read(np.array([[3]], np.int32), np.array([0]), np.array([0]), np.array([0.5])).tolist()
         [2.75]
         """
-        few = len(curves) < _MANY
-        sums = _one_by_one(self, weights, curves, left) if few else _by_knot(self, weights, curves, left)
+        if len(curves) >= _MANY:
+            return self._read_by_knot(weights, curves, left, fraction)
+        own: NDArray[Any] = weights.take(curves, axis=0).astype(np.float64)
+        sums = np.einsum("nk,nkp->np", own, self.shapes.take(left, axis=0))
         sums += self.mean.take(left, axis=0)
         return np.asarray(sums[:, 0] + fraction * sums[:, 1])
 
-
-def _one_by_one(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:
-    """Start and rise of the mixtures, shape ``[n, 2]``."""
-    own: NDArray[Any] = weights.take(curves, axis=0).astype(np.float64)
-    return np.asarray(np.einsum("nk,nkp->np", own, table.shapes.take(left, axis=0)))
-
-
-def _by_knot(table: ShapesByKnot, weights: NDArray[np.int32], curves: Ints, left: Ints) -> Floats:
-    """The same for many rows: one product of matrices for all rows between the same two knots."""
-    narrow = np.uint8 if len(table.shapes) <= 256 else np.uint16 if len(table.shapes) <= 1 << 16 else np.int64
-    order = np.argsort(left.astype(narrow), kind="stable")  # a counting sort for small integers
-    own, last = weights.take(curves.take(order), axis=0), np.cumsum(np.bincount(left, minlength=len(table.shapes)))
-    sums, first = np.empty((len(left), 2)), 0
-    for shapes, end in zip(table.shapes, last.tolist(), strict=True):
-        if end > first:
-            np.matmul(own[first:end].astype(np.float64), shapes, out=sums[first:end])
-            first = end
-    out = np.empty_like(sums)
-    out[order] = sums
-    return out
+    def _read_by_knot(self, weights: NDArray[np.int32], curves: Ints, left: Ints, fraction: Floats) -> Floats:
+        """The same for many rows: one product of matrices for all rows between the same two knots."""
+        knots = len(self.shapes)
+        narrow = np.uint8 if knots <= 256 else np.uint16 if knots <= 1 << 16 else np.int64
+        key: NDArray[np.integer[Any]] = left.astype(narrow)
+        order = np.argsort(key, kind="stable")  # a counting sort for small integers
+        own, sums = weights.take(curves.take(order), axis=0), np.empty((len(left), 2))
+        last, first = np.cumsum(np.bincount(left, minlength=knots)).tolist(), 0
+        for shapes, end in zip(self.shapes, last, strict=True):
+            if end > first:
+                np.matmul(own[first:end].astype(np.float64), shapes, out=sums[first:end])
+                first = end
+        sums += self.mean.take(key.take(order), axis=0)
+        found, out = sums[:, 1] * fraction.take(order), np.empty(len(left))
+        found += sums[:, 0]
+        out[order] = found
+        return out

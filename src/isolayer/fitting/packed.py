@@ -239,6 +239,11 @@ class Packed:
         return place
 
     @cached_property
+    def _is_whole(self) -> NDArray[np.bool_]:
+        """Whether each row is stored whole: a quarter of the memory of `_place`, and so faster to read."""
+        return np.asarray(self._place >= 0)
+
+    @cached_property
     def _padded(self) -> Floats:
         return np.concatenate([self.whole, np.zeros((1, self.shape[1]))])
 
@@ -271,17 +276,26 @@ class Packed:
             inside = (at >= level.first) & (at < level.last)
             mine: Any = slice(None) if inside.all() else np.flatnonzero(inside)
             rows, before = at[mine], out[mine]
-            found = before + shapes.read(level.weights, rows - level.first, left[mine], fraction[mine])
+            found = shapes.read(level.weights, rows - level.first, left[mine], fraction[mine])
+            found += before
+            whole = np.flatnonzero(self._is_whole.take(rows))  # few rows, so removing them first would cost more
+            found[whole] = before[whole]
+            if alone and len(rows) == len(at):  # only the whole curves have yet to be read
+                found[whole] += self._read_whole(rows[whole], left[whole], fraction[whole])
+                return found
             over = np.full_like(rows, self.shape[0]) if alone else self._above(level, rows - level.first)
-            whole = np.flatnonzero(self._place.take(rows) >= 0)  # few rows, so removing them first would cost more
-            found[whole], over[whole] = before[whole], rows[whole]
+            over[whole] = rows[whole]
             out[mine], at[mine] = found, over
         rest: Any = np.flatnonzero(at < self.shape[0])
         rest = slice(None) if len(rest) == len(at) else rest
-        place = self._place.take(at[rest]).astype(np.int64) * self.shape[1] + left[rest]
-        start = self.whole.reshape(-1).take(place)
-        out[rest] += start + fraction[rest] * (self.whole.reshape(-1).take(place + 1) - start)
+        out[rest] += self._read_whole(at[rest], left[rest], fraction[rest])
         return out
+
+    def _read_whole(self, rows: Ints, left: Ints, fraction: Floats) -> Floats:
+        """The same for curves that are stored whole."""
+        flat, place = self.whole.reshape(-1), self._place.take(rows).astype(np.int64) * self.shape[1] + left
+        start = flat.take(place)
+        return np.asarray(start + fraction * (flat.take(place + 1) - start))
 
     def _of(self, level: PackedLevel, rows: Ints) -> Any:
         """Indices of the rows that are packed in a level, or all of them."""

@@ -70,7 +70,7 @@ def test_the_same_curves_variances_and_sums_as_the_exact_solver(strength, parent
         np.testing.assert_allclose(small.values[good], exact.values[good], atol=1e-5)
         np.testing.assert_allclose(small.variance[good], exact.variance[good], rtol=1e-4)
         np.testing.assert_allclose(small.remains[good], exact.remains[good], rtol=1e-4)
-        np.testing.assert_allclose(small.knot_weight[good], exact.knot_weight[good], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(small.weigh()[good], exact.weigh()[good], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(small.sums[:, good], exact.sums[:, good], rtol=1e-4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ class Chunk(NamedTuple):
     Args:
         values: Knot values.
         variance: Their posterior variance.
-        knot_weight: Weight of the rows around each knot.
+        weigh: Computes the weight of the rows around each knot, which packed levels do not need.
         remains: Share of the parent in each curve, from 0 to 1.
         sums: See :func:`isolayer.fitting.level.balancing_shift`, shape ``[4, contexts]``.
         residual: The largest residual.
@@ -35,12 +36,12 @@ class Chunk(NamedTuple):
 
     values: Floats
     variance: NDArray[Any]
-    knot_weight: NDArray[Any]
+    weigh: Callable[[], NDArray[Any]]
     remains: NDArray[Any]
     sums: Floats
     residual: float
 
     def only(self, kept: NDArray[np.bool_]) -> Chunk:
         """The same for some contexts."""
-        values, variance, weight, remains = self.values, self.variance, self.knot_weight, self.remains
-        return Chunk(values[kept], variance[kept], weight[kept], remains[kept], self.sums[:, kept], self.residual)
+        values, variance, remains = self.values[kept], self.variance[kept], self.remains[kept]
+        return Chunk(values, variance, lambda: self.weigh()[kept], remains, self.sums[:, kept], self.residual)

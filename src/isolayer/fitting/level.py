@@ -28,7 +28,7 @@ from isolayer.fitting.solver import fit
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-_CHUNK = 1024  # contexts fitted together: enough to use numpy well, few enough to stay in cache
+_CHUNK = 2048  # contexts fitted together: few enough to stay in cache, many enough that threads rarely wait
 _CHUNK_VALUES = 1 << 20  # most knot values fitted together, for very fine grids
 THREADS = min(8, os.cpu_count() or 1)
 MANY = 1024  # with at least this many contexts in a level, small contexts are fitted in a few directions
@@ -102,8 +102,8 @@ class LevelFit(NamedTuple):
             left = np.minimum(result.variance / free, 1.0)
             served = result.values - shared * left**2  # to second order, the posterior mean of the rates
             spread = result.variance + (served - result.values) ** 2 + left**2 * above.variance[parents].T
-            weight, residual = rows.spread(rows.weight), float(result.residual.max(initial=0))
-            return Chunk(served.T, spread.T, weight.T, left.T, _expected(rows, parent, served, left), residual)
+            residual, sums = float(result.residual.max(initial=0)), _expected(rows, parent, served, left)
+            return Chunk(served.T, spread.T, lambda: rows.spread(rows.weight).T, left.T, sums, residual)
 
         return fitted
 
@@ -211,7 +211,7 @@ def fit_level(level: LevelFit, out: Table) -> float:
     remains, sums = np.empty(out.values.shape, np.float32), np.zeros((4, part.groups))
 
     def keep(at: Place, chunk: Chunk) -> None:
-        out.values[at], out.variance[at], out.knot_weight[at] = chunk[:3]
+        out.values[at], out.variance[at], out.knot_weight[at] = chunk.values, chunk.variance, chunk.weigh()
         remains[at], sums[:, at] = chunk.remains, chunk.sums
 
     residual = level.each_chunk(keep)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from isolayer.fitting.binned_rows import BinnedRows, place_of_bins
 from isolayer.fitting.chunk import Chunk, Place
 from isolayer.fitting.level import LevelFit, Table, balancing_shift, keep_rising, workers
+from isolayer.fitting.memory import give_back
 from isolayer.fitting.packed import TOLERANCE, Packed, PackedLevel, Shapes, one_or_all
 from isolayer.fitting.quantised import Quantised
 
@@ -101,8 +102,10 @@ class Parts(NamedTuple):
         if not fitted.suits(shift):
             fitted = _Fitted.of(level, shift)
             level.each_chunk(fitted.keep)
+        give_back()
         values, variance = fitted.balanced(shift)
-        del fitted  # the weights reuse its memory
+        del fitted
+        give_back()
         self.packed.append((first, values, variance, level.above.parent.astype(np.int32)))
         mine = slice(first, first + level.part.groups)
         _count_weights(level, Quantised(self.weight.steps[mine], self.weight.largest[mine]))
@@ -185,6 +188,7 @@ class _Fitted(NamedTuple):
 
         with workers(groups) as pool:
             list(pool.map(one, self.level.starts))
+        self.remains.weights.resize((0, 0), refcheck=False)  # returns their memory: they are part of the curves now
         return self._columns(shift, whole)
 
     def _pack_curves(self, at: slice, more: Floats) -> NDArray[np.bool_]:

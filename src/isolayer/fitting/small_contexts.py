@@ -105,7 +105,7 @@ class SmallContexts(NamedTuple):
         variance += np.multiply(moved, moved, out=moved)
         sums = _expected(rows, before, values, left)
         worst = float(residual[good].max(initial=0.0))
-        return Chunk(values, variance, _knot_weight(rows), left, sums, worst), good
+        return Chunk(values, variance, lambda: _knot_weight(rows), left, sums, worst), good
 
 
 def _knot_weight(rows: PaddedRows) -> NDArray[np.float32]:

@@ -5,8 +5,6 @@ A GROUP BY is faster if it results in few rows. The first rows show whether it w
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.level import THREADS
+from isolayer.fitting.memory import give_back
 from isolayer.fitting.runs import Run, histogram_of_run, joined
 from isolayer.grid import Grid
 from isolayer.tables.engine_answer import context_column
@@ -65,15 +64,8 @@ def sums_of_rows(
     except (_Unsuited, OverflowError, OSError, pa.ArrowException):  # the engine will raise it when it groups
         return None
     note_scan()
-    _give_back()
+    give_back()
     return found
-
-
-def _give_back() -> None:
-    """Return the memory of the blocks to the system; the C library would keep it for later ones."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
 
 
 def _blocks(reader: pa.RecordBatchReader) -> Iterator[list[pa.RecordBatch]]:

@@ -47,11 +47,23 @@ def results_page(out: str | Path = "results") -> str:
         counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
         link, cost = f"[{one['title']}]({STUDIES}/{one['name']}.md)", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
         lines.append(f"| {link} | {one['held']} | {counts} | {_against(one['parts'])} | {cost} |")
-    total = sum(one["cpu_seconds"] for one in documents)
-    lines += ["", f"{total / 60:.0f} minutes of one core in all; the units of an experiment run on every core at once."]
+    lines += ["", _minutes(documents)]
     if absent:
         lines += ["", f"Not run: {', '.join(absent)}."]
     return "\n".join(lines) + "\n"
+
+
+def _minutes(documents: list[dict[str, Any]]) -> str:
+    """How long ``python -m research all`` takes, and what it leaves out."""
+    apart = {experiment.name for experiment in EXPERIMENTS if experiment.chooses}
+    minutes = {one["name"]: one["cpu_seconds"] / 60 for one in documents}
+    total = sum(spent for name, spent in minutes.items() if name not in apart)
+    said = (
+        f"`python -m research all` takes {total:.0f} minutes of one core, half of that on two: units run side by side."
+    )
+    for name in sorted(apart & set(minutes)):
+        said += f" It leaves out {name} ({minutes[name]:.0f} minutes), whose settings are committed and read by others."
+    return said
 
 
 def study_pages(out: str | Path, *, pictures: str = f"../{REPRODUCED}/") -> dict[str, str]:

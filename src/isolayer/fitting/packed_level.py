@@ -109,6 +109,7 @@ class Parts(NamedTuple):
         self.packed.append((first, values, variance, level.above.parent.astype(np.int32)))
         mine = slice(first, first + level.part.groups)
         _count_weights(level, Quantised(self.weight.steps[mine], self.weight.largest[mine]))
+        give_back()
         return residual
 
 

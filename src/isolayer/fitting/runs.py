@@ -259,8 +259,7 @@ def histogram_of_run(
 
 def _numbered(starts: NDArray[np.bool_], out: Ints, pool: Executor) -> Ints:
     """Number of the group of each entry, given where groups start, in parts, because numpy would convert them all."""
-    firsts = np.arange(0, len(starts), _PART)
-    before = np.cumsum(np.add.reduceat(starts, firsts, dtype=np.int64)) if len(firsts) else firsts
+    before = np.cumsum([np.count_nonzero(starts[first : first + _PART]) for first in range(0, len(starts), _PART)])
 
     def number(part: slice) -> None:
         np.cumsum(starts[part], out=out[part])

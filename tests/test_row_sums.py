@@ -14,6 +14,7 @@ from isolayer.fitting import runs
 from isolayer.fitting.runs import Packing, Run, histogram_of_run, joined
 from isolayer.tables import row_sums
 from isolayer.tables.histogram_query import ColumnSpec, RowsDropped, histogram_of
+from isolayer.tables.sources import engine
 
 GRID = Grid(lower=-6, upper=4, step=0.25)
 ROWS = 6000
@@ -179,3 +180,14 @@ def test_groups_are_numbered_in_parts_as_at_once(part, monkeypatch):
         for some in (starts, starts[:1], starts[:0]):
             found = runs._numbered(some, np.empty(len(some), np.int64), pool)
             np.testing.assert_array_equal(found, np.cumsum(some) - 1)
+
+
+def test_the_engine_has_as_many_threads_as_before(here, tmp_path):
+    ask = engine().con.execute
+    ask("SET threads = 3")
+    try:
+        histogram_of(written(tmp_path, **log()), ColumnSpec(("shop", "item"), grid=GRID))
+        assert here == [1]
+        assert ask("SELECT current_setting('threads')").fetchall() == [(3,)]
+    finally:
+        ask("RESET threads")

@@ -98,6 +98,7 @@ class Parts(NamedTuple):
     def add(self, first: int, level: LevelFit) -> float:
         """Fit one more level, whose first row is ``first``. Returns the largest residual."""
         fitted = _Fitted.of(level, np.zeros(int(level.above.parent.max(initial=0)) + 1))
+        give_back()
         residual, shift = level.each_chunk(fitted.keep), fitted.shift()
         if not fitted.suits(shift):
             fitted = _Fitted.of(level, shift)

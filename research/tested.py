@@ -65,7 +65,7 @@ TESTED = {
         "The settings of every method of the debiasing benchmark are tried on seeds that no figure is reported on."
     ),
     "lattice": (
-        "Four learners predict an outcome that rises with two inputs, and are compared by log loss and by how often "
+        "Five learners predict an outcome that rises with two inputs, and are compared by log loss and by how often "
         "they get the order wrong."
     ),
     "segments": (

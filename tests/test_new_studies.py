@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from research import kuairand_fields, lattice, loss_weights, off_policy, real_tasks, segments
+from isolayer.errors import MissingExtra
+from research import kuairand_fields, lattice, lattice_peer, loss_weights, off_policy, real_tasks, segments
 from research.result import Finished, Unit
 
 
@@ -70,16 +71,51 @@ def test_lattice_verdict_goes_either_way():
     assert all("monotone booster" in says or "never falls" in says for says in worse)
 
 
+def test_lattice_verdict_has_no_part_about_a_library_that_was_not_run():
+    finished = done(lattice, lambda setting, key: 0.5)
+    with_peer, without = (
+        lattice.summarise([one for one in finished if keep or not one.unit.setting.endswith(lattice.PEER)])
+        for keep in (True, False)
+    )
+    assert sum("pytorch-lattice" in part.says for part in with_peer.parts) == 2
+    assert not [part for part in without.parts if "pytorch-lattice" in part.says]
+    assert [row for row in with_peer.rows if "pytorch-lattice" not in row.name] == list(without.rows)
+    assert "pytorch-lattice was not run" in without.note
+    assert "not run" not in with_peer.note
+
+
+def learned(method):
+    """Test rows, what a method says of them, and of pairs of rows that differ in one declared input."""
+    train, test = lattice.rows_of("simulated", 2_000, 0, quick=True)
+    lower, upper = lattice.pairs(test.inputs, 0)
+    rows = [test.inputs, lower, upper]
+    logit = lattice.tuned(method, train, 0)(np.concatenate(rows))
+    return test, *np.split(logit, np.cumsum([len(part) for part in rows])[:-1])
+
+
+def loss_gained(test, logit):
+    """How much lower the log loss is than that of the mean."""
+    rate = test.label.mean()
+    constant = -np.mean(test.label * np.log(rate) + (1 - test.label) * np.log(1 - rate))
+    return constant - np.mean(np.logaddexp(0, logit) - test.label * logit)
+
+
 @pytest.mark.parametrize("method", lattice.METHODS)
 def test_every_learner_finds_a_simple_truth_and_declared_ones_keep_the_order(method):
-    train, test = lattice.rows_of("simulated", 2_000, 0, quick=True)
-    predict = lattice.tuned(method, train, 0)
-    rate = train.label.mean()
-    constant = -np.mean(test.label * np.log(rate) + (1 - test.label) * np.log(1 - rate))
-    prob = 1 / (1 + np.exp(-predict(test.inputs)))
-    assert -np.mean(np.where(test.label == 1, np.log(prob), np.log(1 - prob))) < constant - 0.05
+    test, logit, below, above = learned(method)
+    assert loss_gained(test, logit) > 0.05
     if method in (lattice.LATTICE, lattice.BOOSTED):
-        assert lattice.violations(predict, test.inputs, 0) == 0
+        assert (above >= below - 1e-6).all()
+
+
+def test_pytorch_lattice_in_its_own_environment_finds_it_too():
+    try:
+        lattice_peer.interpreter()
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    test, logit, below, above = learned(lattice.PEER)
+    assert loss_gained(test, logit) > 0.05
+    assert (above >= below - 1e-6).all()
 
 
 def test_the_simulated_outcome_rises_where_it_is_said_to():

@@ -50,6 +50,12 @@ def test_an_interval_excludes_no_shift_exactly_if_it_is_rejected(logit, data, sp
     assert (lower > 0 or upper < 0) == (test.p_value(np.zeros(1))[0] <= level)
 
 
+def test_an_interval_excludes_no_shift_whose_p_value_is_the_level():
+    test = statistic([0.0], 0, 0.0)  # no event in a trial of one half
+    assert test.p_value(np.zeros(1)).tolist() == [0.5]
+    assert test.interval(np.array([0.5]))[1] < 0 < test.interval(np.array([0.49]))[1]
+
+
 @pytest.mark.parametrize("freedom", [np.inf, 6.0])
 def test_an_uncertain_prediction_is_averaged_over(freedom):
     """A p-value of 40 trials with a random shift, against the shares of 400,000 simulated ones."""

@@ -25,6 +25,7 @@ Codes = NDArray[np.int64]
 
 _NODES = 16  # nodes of the quadrature over the shift
 _STEPS = 60  # most Newton steps; about six are usual
+_LEAST = float(np.finfo(float).tiny)
 _HALVINGS = 20  # bisections of the bracket around the end of an interval
 _NEAR = 0.02  # distance from the mean, in standard deviations, below which the limit of the formula is used
 
@@ -157,7 +158,10 @@ class Statistic:
         An interval excludes 0 exactly if the p-value of no shift is at most the level.
         """
         kept = self.p_value(np.zeros(self.trials.groups)) > level
-        return self._end(level, kept, -1.0), self._end(level, kept, 1.0)
+        lower, upper = self._end(level, kept, -1.0), self._end(level, kept, 1.0)
+        touched = ~kept & (lower <= 0) & (upper >= 0)  # the p-value of no shift is the level itself
+        above = touched & (upper > -lower)
+        return np.where(above, _LEAST, lower), np.where(touched & ~above, -_LEAST, upper)
 
     def _end(self, level: Floats, kept: NDArray[np.bool_], side: float) -> Floats:
         """The end of the interval below (side -1) or above (1) the estimate; ``kept`` is whether the interval has 0."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -290,6 +291,17 @@ def test_options_change_the_result(log_file, tmp_path):
     assert torch.equal(base, weights("same"))
     for number, change in enumerate(changes):
         assert not torch.equal(base, weights(str(number), **change)), change
+
+
+def test_the_next_day_has_its_own_decay(log_file, tmp_path):
+    fit = Fit(epochs=1, batch_size=512, progress=False)
+    first = train(dual_head(), log_file, **COLUMNS, folder=tmp_path / "first", fit=fit)
+
+    def next_day(decay):
+        given = {"folder": tmp_path / str(decay), "fit": replace(fit, decay=decay), "start": first.checkpoint}
+        return train(dual_head(), log_file, **COLUMNS, **given).model.relevance.weight
+
+    assert not torch.equal(next_day(0.0), next_day(1.0))
 
 
 def test_any_model_with_the_interface(log_file, tmp_path):

@@ -93,3 +93,10 @@ def test_the_truth_decides_where_it_is_known(log, tmp_path):
 def test_values_that_are_no_numbers_are_refused(log, tmp_path, given):
     with pytest.raises(InputError, match=r"--alpha: expected numbers such as 0.25,0, got"):
         run("tune", log, "--features", "feature_*", "--alpha", given, "--out", tmp_path)
+
+
+def test_every_setting_is_checked_before_the_first_trial(tmp_path):
+    with pytest.raises(InputError, match="decay: expected a number from 0 to below 1 / lr, got nan"):
+        search.tune(
+            lambda settings: pytest.fail("trained"), "x", {"decay": [0, float("nan")]}, folder=tmp_path, columns={}
+        )

@@ -25,6 +25,7 @@ from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 HELD_OUT_LOSS = "held_out_loss"
 LOG_EVERY = 50  # steps between two logged losses
 LISTS = "list"  # the default key of the context with the list of each row; a model's ``group`` overrides it
+_OWN = ("lr", "weight_decay", "decoupled_weight_decay")  # settings of an optimiser that a run does not take over
 COLUMNS = "isolayer_columns"  # key of a checkpoint under which the model's columns are stored
 
 
@@ -85,11 +86,11 @@ class LogModule(lightning.LightningModule):
         """Adam, with the curves' parameters in a group of their own, and sparse tables updated row by row."""
         groups = parameter_groups(self.model, self.lr, curve_lr=self.curve_lr, decay=self.decay)
         optimiser = RowAdam([group | {"fused": True} for group in groups])  # one call for all parameters of a group
-        if self.optimiser_state is not None:  # the averages of the earlier run, with the learning rates of this run
-            rates = [group["lr"] for group in optimiser.param_groups]
+        if self.optimiser_state is not None:  # the averages of the earlier run, with the rates and decay of this run
+            own = [{name: group[name] for name in _OWN} for group in optimiser.param_groups]
             optimiser.load_state_dict(self.optimiser_state)
-            for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate
+            for group, settings in zip(optimiser.param_groups, own, strict=True):
+                group.update(settings)
         return optimiser
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -97,13 +97,15 @@ def tune(
     if fit.held_out <= 0 or (truth is not None and fit.list_id is None):
         raise InputError("fit: expected rows held out, and lists where the truth is known, got none; set them")
     wanted = candidates(space, trials, fit.seed)
+    fits = [
+        replace(fit, lr=one.get("lr", fit.lr), decay=one.get("decay", fit.decay)) for one in wanted
+    ]  # checked first
     done = {_key(trial.settings): trial for trial in _read(folder / TRIALS)}
     for place, settings in enumerate(wanted):
         report(place, len(wanted), ", ".join(f"{name} {value}" for name, value in settings.items()))
         if _key(settings) not in done:
             run = folder / f"trial-{place}"
-            asked = replace(fit, lr=settings.get("lr", fit.lr), decay=settings.get("decay", fit.decay))
-            trained = train(make(settings), logs, **columns, folder=run, fit=asked, start="resume")
+            trained = train(make(settings), logs, **columns, folder=run, fit=fits[place], start="resume")
             found = None if truth is None else _against_truth(trained.model, logs, columns, str(fit.list_id), truth)
             loss = np.inf if trained.held_out_loss is None else trained.held_out_loss
             done[_key(settings)] = Trial(settings, float(loss), found, trained.epochs, str(run))

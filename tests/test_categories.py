@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.errors import InputError
-from isolayer.fitting.categories import combine, context_names, encode, lookup, typed
+from isolayer.fitting.categories import KnownValues, combine, context_names, encode, lookup, typed
 
 STRINGS = ["b", "a", None, "b", "ü", ""]
 CONTAINERS = {
@@ -257,3 +257,15 @@ def test_nothing_has_every_type():
         for known in (["a"], [1], [True]):
             assert set(lookup(nothing, np.array(known)).tolist()) <= {-1}
             assert set(lookup(nothing, np.array([*known, None], dtype=object)).tolist()) <= {1}
+
+
+@given(
+    st.lists(st.integers(-50, 50), min_size=1, unique=True),
+    st.lists(st.lists(st.integers(-60, 60), max_size=5), min_size=2, max_size=4),
+)
+def test_known_values_answer_every_column_as_a_dictionary_does(known, columns):
+    vocabulary = np.array(sorted(known), np.int64)
+    values, expected = KnownValues(vocabulary), {value: place for place, value in enumerate(sorted(known))}
+    for column in columns:
+        found = values.lookup(np.array(column, np.int64)).tolist()
+        assert found == [expected.get(value, -1) for value in column]

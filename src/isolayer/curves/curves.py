@@ -22,7 +22,7 @@ from isolayer.curves.evaluation import Extrapolation, Floats, Scale, evaluate, i
 from isolayer.curves.finder import Finder
 from isolayer.curves.notebook import CurvesForm
 from isolayer.errors import InputError, need, offered
-from isolayer.fitting.categories import Codes, encode, lookup
+from isolayer.fitting.categories import Codes, KnownValues, encode
 from isolayer.fitting.columns import numbers, probs, same_length
 from isolayer.fitting.frames import columns
 from isolayer.fitting.hierarchy import FLOOR, Shrinkage, fit_levels
@@ -350,8 +350,8 @@ class Curves(CurvesForm):
         if context is None:
             return row
         for level, (name, values) in enumerate(columns(context, self.contexts[:depth]).items(), start=1):
-            vocabulary, finder = self._finders[level - 1]
-            codes = lookup(values, vocabulary, name)
+            known, finder = self._finders[level - 1]
+            codes = known.lookup(values, name)
             same_length(f"context {name}", len(codes), rows)
             at = finder.find(at, codes)
             row = np.where(at >= 0, self.starts[level] + at, row)
@@ -375,17 +375,17 @@ class Curves(CurvesForm):
                 raise InputError("curves: expected every context once, got one of them twice; drop one of its curves")
 
     @cached_property
-    def _finders(self) -> tuple[tuple[NDArray[Any], Finder], ...]:
-        """For each context column its vocabulary, and where the curves of its depth are."""
-        finders = list[tuple[NDArray[Any], Finder]]()
+    def _finders(self) -> tuple[tuple[KnownValues, Finder], ...]:
+        """For each context column its values, and where the curves of its depth are."""
+        finders = list[tuple[KnownValues, Finder]]()
         for keys in self.keys[1:]:
             parent = np.zeros(len(keys[0]), np.int64)
-            for (vocabulary, finder), key in zip(finders, keys, strict=False):
-                parent = finder.find(parent, lookup(key, vocabulary))
+            for (known, finder), key in zip(finders, keys, strict=False):
+                parent = finder.find(parent, known.lookup(key))
             if (parent < 0).any():
                 raise InputError("curves: expected the parent of every context, got one without parent; add its curve")
             vocabulary, code = encode(keys[-1], self.contexts[len(finders)])
-            finders.append((vocabulary, Finder(parent, code, len(vocabulary))))
+            finders.append((KnownValues(vocabulary), Finder(parent, code, len(vocabulary))))
         return tuple(finders)
 
     @cached_property

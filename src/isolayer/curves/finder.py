@@ -17,14 +17,15 @@ class Finder:
         self.place = np.argsort(key, kind="stable")
         self.key = key[self.place]
         size = (int(parent.max(initial=0)) + 1) * codes
-        self.table = np.full(size + 1, -1) if size <= _DENSE else None  # one more entry, so that index -1 gives -1
+        # One more entry, so that index -1 gives -1.
+        self.table = np.full(size + 1, -1, np.int32) if size <= _DENSE else None
         if self.table is not None:
-            self.table[key] = np.arange(len(key))
+            self.table[key] = np.arange(len(key), dtype=np.int32)
 
     def find(self, parent: Codes, code: Codes) -> Codes:
         """Index of each child, shape ``[n]``."""
         key = np.where((parent < 0) | (code < 0), -1, parent * self.codes + code)
         if self.table is not None:
-            return np.asarray(self.table[np.minimum(key, len(self.table) - 1)])
+            return self.table[np.minimum(key, len(self.table) - 1)].astype(np.int64)
         guess = np.searchsorted(self.key, key).clip(max=len(self.key) - 1)
         return np.where(self.key[guess] == key, self.place[guess], -1)

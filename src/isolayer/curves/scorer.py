@@ -235,7 +235,7 @@ def _cells(term: Term) -> tuple[list[tuple[int, list[int], int]], dict[int, tupl
 
 def _level(curves: Curves, depth: int) -> _Level:
     keys = curves.keys[depth]
-    known = typed(curves._finders[depth - 1][0])[0]
+    known = curves._finders[depth - 1][0].values
     above = dict(zip(curves.contexts, keys, strict=False))
     parent = curves.rows_of(above, len(keys[0]), depth=depth - 1).tolist()
     rows = range(curves.starts[depth], curves.starts[depth + 1])

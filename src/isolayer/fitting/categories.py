@@ -15,6 +15,7 @@ Scores do not belong here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,25 +91,62 @@ def encode(column: Column, name: str = "context") -> tuple[NDArray[Any], Codes]:
 
 
 def lookup(column: Column, vocabulary: NDArray[Any], name: str = "context") -> Codes:
-    """Index of each value in a vocabulary; -1 if it is not in it.
+    """Index of each value in a vocabulary; -1 if it is not in it. Use :class:`KnownValues` to look up many columns.
 
     >>> lookup([7, 8, 5], np.array([5, 7])).tolist()
     [1, -1, 0]
     """
-    known, own = typed(vocabulary)
-    read = _read(column, name)
-    present = read.values if read.missing is None or read.codes is not None else read.values[~read.missing]
-    if len(known) and len(present):
-        _refuse_other_type(read, known, name)
-        place = _places(read.values, known)
-        if read.unfit is not None:
-            place[read.unfit] = -1
-    else:
-        place = np.full(max(1, len(read.values)), -1)
-    place = place[: len(read.values)] if read.codes is None else place[read.codes]
-    if read.missing is not None:
-        place[read.missing] = len(known) if own else -1
-    return place
+    return KnownValues(vocabulary).lookup(column, name)
+
+
+class KnownValues:
+    """A vocabulary that many columns are looked up in: what a look-up needs is computed once, at the first one.
+
+    Attributes:
+        values: The values without ``None``, in their own type.
+
+    >>> KnownValues(np.array([5, 7])).lookup([7, 8, 5]).tolist()
+    [1, -1, 0]
+    """
+
+    def __init__(self, vocabulary: NDArray[Any]) -> None:
+        self.values, self._own = typed(vocabulary)
+
+    def lookup(self, column: Column, name: str = "context") -> Codes:
+        """Index of each value of a column; -1 if it is not known."""
+        known, read = self.values, _read(column, name)
+        present = read.values if read.missing is None or read.codes is not None else read.values[~read.missing]
+        if len(known) and len(present):
+            _refuse_other_type(read, known, name)
+            place = self._places(read.values)
+            if read.unfit is not None:
+                place[read.unfit] = -1
+        else:
+            place = np.full(max(1, len(read.values)), -1)
+        place = place[: len(read.values)] if read.codes is None else place[read.codes]
+        if read.missing is not None:
+            place[read.missing] = len(known) if self._own else -1
+        return place
+
+    def _places(self, values: NDArray[Any]) -> Codes:
+        known, near = self.values, self._near
+        if near is None:
+            guess = np.searchsorted(known, values).clip(max=len(known) - 1)
+            return np.where(known[guess] == values, guess, -1)
+        below, table = near
+        above = min(below + len(table) - 1, _LIMITS.max)
+        return table.take(np.clip(values.astype(np.int64, copy=False), below, above) - below).astype(np.int64)
+
+    @cached_property
+    def _near(self) -> tuple[int, NDArray[np.int32]] | None:
+        """For integers near each other, the number below the first and the index of each number from there on."""
+        known = self.values
+        if known.dtype.kind == "U" or int(known[-1]) - int(known[0]) >= max(_DENSE, 4 * len(known)):
+            return None
+        below = max(int(known[0]) - 1, _LIMITS.min)
+        table = np.full(int(known[-1]) - below + 2, -1, np.int32)  # one more at either end, for values beyond
+        table[known.astype(np.int64, copy=False) - below] = np.arange(len(known), dtype=np.int32)
+        return below, table
 
 
 def typed(vocabulary: NDArray[Any]) -> tuple[NDArray[Any], bool]:
@@ -337,14 +375,6 @@ def _refuse_other_type(read: _Read, known: NDArray[Any], name: str) -> None:
 _FLOATS = {53: 64, 24: 32, 11: 16}  # bits of a float by those of its fraction
 
 
-def _places(values: NDArray[Any], known: NDArray[Any]) -> Codes:
-    """Index of each value among the known, sorted ones; -1 if it is not among them."""
-    if values.dtype.kind == "U":
-        guess = np.searchsorted(known, values).clip(max=len(known) - 1)
-        return np.where(known[guess] == values, guess, -1)
-    return _lookup_numbers(values, known)
-
-
 def _encode_numbers(values: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
     if values.dtype == bool or len(values) == 0:
         present, codes = present_codes(values.astype(np.int64), 2)
@@ -357,20 +387,6 @@ def _encode_numbers(values: NDArray[Any]) -> tuple[NDArray[Any], Codes]:
         return values, np.arange(len(values))
     present, codes = np.unique(values, return_inverse=True)
     return present, codes.astype(np.int64, copy=False)
-
-
-def _lookup_numbers(values: NDArray[Any], known: NDArray[Any]) -> Codes:
-    if known.dtype == bool:
-        values, known = values.astype(np.int64), known.astype(np.int64)
-    lowest, size = int(known[0]), int(known[-1]) - int(known[0]) + 1
-    if size > max(_DENSE, 4 * len(values)):
-        guess = np.searchsorted(known, values).clip(max=len(known) - 1)
-        return np.where(known[guess] == values, guess, -1)
-    limits = np.iinfo(np.int64)  # no integer is beyond these
-    below, above = max(lowest - 1, limits.min), min(lowest + size, limits.max)
-    table = np.full(size + 2, -1)  # one more entry at either end, for values below or above
-    table[known - below] = np.arange(len(known))
-    return np.asarray(table[np.clip(values, below, above) - below])
 
 
 def _too_large(name: str, value: object) -> InputError:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
-from isolayer.fitting.categories import Column, encode, lookup
+from isolayer.fitting.categories import Column, KnownValues, encode
 from isolayer.fitting.columns import refuse_other
 
 Floats = NDArray[np.float64]
@@ -105,8 +106,12 @@ class Field:
         if found == "nothing":
             return np.full(len(values), self.missing, np.intp)
         if self.kind == "category":
-            return lookup(values, self.words, self.column).astype(np.intp)
+            return self._known.lookup(values, self.column).astype(np.intp)
         return self.level_of_numbers(number_of(self.column, values, self.part))
+
+    @cached_property
+    def _known(self) -> KnownValues:
+        return KnownValues(self.words)
 
     def takes(self, found: Holds) -> bool:
         """Whether a column with values of this kind can be read as the fitted one.

@@ -181,6 +181,9 @@ METHODS: dict[str, Method] = {
     "DBN": _by_position(DBN, _rates()),
     "UBM": _by_position(UBM, _rates()),
     "gradient reversal": Method(_reversal, _each("eta", 0.3, 1.0, 3.0, rate=100)),
+    "dual head, placement weights": Method(
+        lambda rows, setting: dual_head(rows), _each("clip", 10.0, 3.0, 30.0), _placement
+    ),
     "dual head": _dual(),
 }
 VARIANTS: dict[str, Method] = {
@@ -189,7 +192,6 @@ VARIANTS: dict[str, Method] = {
     "dual head, pairwise": _dual(loss="pairwise"),
     "dual head, lambdarank": _dual(loss="lambdarank"),
     "dual head, JRC": _dual(loss="jrc"),
-    "dual head, placement weights": Method(lambda rows, setting: dual_head(rows), ({"clip": 10.0},), _placement),
     "dual head, joint alpha .25": _dual(anchor="joint"),
     "two parallel heads": _dual(anchor="joint", wiring="parallel"),
 }

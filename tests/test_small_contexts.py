@@ -170,3 +170,23 @@ def test_padded_rows_add_up_and_read_as_binned_rows_do():
     np.testing.assert_allclose(padded.weight.sum(0), binned.total)
     shared = curves[:1]
     np.testing.assert_allclose(padded.between(shared[0]), padded.read(np.repeat(shared, 4, axis=0)))
+
+
+def test_contexts_with_a_far_higher_rate_than_the_others_keep_their_variances(monkeypatch):
+    rng, contexts = np.random.default_rng(0), 3000
+    group = np.repeat(np.arange(contexts), 20)
+    score = rng.normal(-9, 1, len(group))
+    rate = 1 / (1 + np.exp(-score - rng.normal(0, 2, contexts)[group]))
+    positive = np.minimum(rng.poisson(1000 * rate), 1000)
+    weight = np.concatenate([positive, 1000 - positive]).astype(float)
+    kept = weight > 0
+    label, columns = np.repeat([1, 0], len(group))[kept], {"segment": np.tile(group, 2)[kept]}
+    grid = Grid(-16, 2, 0.2)
+    sums = Histogram.from_arrays(np.tile(score, 2)[kept], label, columns, weight=weight[kept], grid=grid)
+    quick = fit_levels(sums).table
+    monkeypatch.setattr(level, "MANY", 1 << 60)
+    exact = fit_levels(sums).table
+    assert quick.variance.min() > 0
+    np.testing.assert_allclose(np.sqrt(quick.variance), np.sqrt(exact.variance), rtol=0.01)
+    seen = exact.knot_weight > 0  # elsewhere both continue what they have there, many knots away
+    np.testing.assert_allclose(quick.values[seen], exact.values[seen], atol=1e-4)

@@ -11,6 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from isolayer.fitting.banded import Bands
 from isolayer.fitting.binned_rows import BinnedRows
+from isolayer.fitting.hierarchy import fit_levels
 from isolayer.fitting.histogram import Histogram
 from isolayer.fitting.interior import TOLERANCE
 from isolayer.fitting.prior import Frame, Prior, Strength
@@ -197,3 +198,21 @@ def test_what_does_not_converge_says_so(monkeypatch):
     cells = BinnedRows.of(Histogram.from_arrays([0.0, 1.0], [1, 0], grid=GRID))
     with pytest.warns(NotConverged, match="1 of 1 contexts did not converge: the largest residual is"):
         fit(cells, KNOTS[:, None], NONE, least=0.0)
+
+
+@pytest.mark.parametrize(("rows", "base"), [(100, -3), (10_000, -9), (1_000_000, -13)])
+def test_however_rare_the_events_the_curve_is_at_its_optimum(rows, base, monkeypatch):
+    rng = np.random.default_rng(0)
+    score = rng.normal(base, 1, 10_000)
+    positive = rng.binomial(rows, 1 / (1 + np.exp(-score - 0.3 * np.sin(3 * score))))
+    weight = np.concatenate([positive, rows - positive]).astype(float)
+    kept, label = weight > 0, np.repeat([1, 0], len(score))
+    sums = Histogram.from_arrays(np.tile(score, 2)[kept], label[kept], weight=weight[kept])
+    found = fit_levels(sums, shrinkage=(1.0, 1.0, 0.1)).table
+    for module in ("interior", "solver"):
+        monkeypatch.setattr(f"isolayer.fitting.{module}.TOLERANCE", 1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)  # rounding keeps some above a tolerance like this
+        exact = fit_levels(sums, shrinkage=(1.0, 1.0, 0.1)).table
+    off = np.abs(found.values - exact.values) / np.sqrt(exact.variance)
+    assert off.max() < 0.01, "in standard deviations"

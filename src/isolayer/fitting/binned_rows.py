@@ -15,6 +15,8 @@ from isolayer.grid import Grid
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_ROWS_PER_EVENT, _FEW_ROWS = 20, 100  # see `residual_scale`
+
 
 @dataclass(frozen=True)
 class BinnedRows:
@@ -143,8 +145,8 @@ class BinnedRows:
 
     @cached_property
     def scale(self) -> Floats:
-        """Weight of each context, at least 1, to which residuals are relative."""
-        return np.maximum(self.total, 1.0)
+        """To what the residuals of each context are relative, shape ``[contexts]``: see :func:`residual_scale`."""
+        return residual_scale(self.total, self.by_context(self.positive))
 
     def by_context(self, amount: Floats) -> Floats:
         """Amounts of the cells ``[depth, spots]``, added up by context: shape ``[contexts]``."""
@@ -180,6 +182,21 @@ class BinnedRows:
         diagonal = self._at_left(bend.sum(0) - 2 * right + squares)  # of (1 - f)^2
         diagonal[1:] += self._at_left(squares)[:-1]  # and of f^2, one knot on
         return self.spread(slope), Bands(diagonal, cross[:-1], np.zeros((self.knots - 2, 1)))
+
+
+def residual_scale(weight: Floats, positive: Floats) -> Floats:
+    """To what the residuals of contexts with these weights are relative, so that no curve is far from its optimum.
+
+    A residual moves a curve by itself times the curve's variance. The variance falls with the events, the positives or
+    the negatives, whichever are fewer, and not with the rows; and where a context has few of its rows, in the tails, it
+    does not fall with all rows at all. So a row counts only up to a number of rows per event, and many rows as a root.
+
+    >>> residual_scale(np.array([0.5, 50.0, 1e6, 1e6]), np.array([0.1, 20.0, 5e5, 1.0])).tolist()
+    [1.0, 50.0, 10000.0, 20.0]
+    """
+    events = np.minimum(positive, weight - positive)
+    counted = np.maximum(np.minimum(weight, _ROWS_PER_EVENT * events), 1.0)
+    return np.minimum(counted, np.sqrt(_FEW_ROWS * counted))
 
 
 def place_of_bins(mean: Floats, at: NDArray[np.int32], grid: Grid) -> tuple[Ints, Floats, Floats]:

@@ -17,7 +17,7 @@ from isolayer.fitting.prior import Deviation, Prior, newton
 
 Floats = NDArray[np.float64]
 
-TOLERANCE = 1e-7  # largest KKT residual of a finished context, per unit of its weight (per 1 if it weighs less)
+TOLERANCE = 1e-7  # largest KKT residual of a finished context, relative to `binned_rows.residual_scale`
 _LONGEST = 1.5  # longest move of a knot with rows in one step: up to 1.79, Newton's direction lowers log loss
 _INSIDE = 0.99  # largest share of the way to a constraint that an interior-point step may take
 _PACE = 1e-6  # smallest target of force times slack, per unit of unbalanced force
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
         return Problem(self.rows.only(kept), self.centre[:, kept], self.prior)
 
     def residual(self, gradient: Deviation) -> Floats:
-        """Largest part of a gradient per unit of weight, shape ``[contexts]``."""
+        """Largest part of a gradient, relative to the scale of the rows, shape ``[contexts]``."""
         line = np.abs(gradient.line).max(0) / np.abs(self.prior.basis).max()
         return np.asarray(np.maximum(line, np.abs(gradient.curve).max(0)) / self.rows.scale)
 

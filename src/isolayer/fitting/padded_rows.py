@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolayer.fitting.binned_rows import place_of_bins
+from isolayer.fitting.binned_rows import place_of_bins, residual_scale
 from isolayer.fitting.histogram import Histogram
 
 Floats = NDArray[np.float64]
@@ -60,8 +60,8 @@ class PaddedRows:
 
     @cached_property
     def scale(self) -> Floats:
-        """Weight of each context, at least 1, to which residuals are relative."""
-        return np.asarray(np.maximum(self.weight.sum(0), 1.0))
+        """To what the residuals of each context are relative, shape ``[contexts]``."""
+        return residual_scale(self.weight.sum(0), self.positive.sum(0))
 
     def between(self, tables: Floats) -> Floats:
         """Functions that all contexts share ``[..., knots]``, at the cells: shape ``[..., depth, contexts]``."""

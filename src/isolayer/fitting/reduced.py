@@ -4,8 +4,9 @@ With K the prior's covariance of the deviation and H the Hessian of the log loss
 :math:`d = -K\,g(d)`, g being the gradient of the log loss at the knots. A context of twenty rows moves along one or two
 of the eigenvectors of H K, the *modes*; along the others g hardly depends on d. So d is found in two steps: Newton's
 method for a few coefficients of modes, and :math:`d = -K\,g` for all the rest, which is exact to second order. The same
-split gives the posterior variance. The residual of the optimality conditions is measured at the end. The caller fits
-contexts whose residual is too large, or whose curve would fall, by :mod:`isolayer.fitting.solver`. numpy only.
+split gives the posterior variance. The residual of the optimality conditions and the error of the variance are measured
+at the end. The caller fits contexts in which either is too large, or whose curve would fall, by
+:mod:`isolayer.fitting.solver`. numpy only.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
 SIZES = (2, 4, 8)  # numbers of modes: the first for nearly all contexts, the others for larger ones
-SMALL = 3e-3  # largest information beyond the modes, times prior variance; its square is the error of a variance
+SMALL = 3e-3  # largest information beyond the modes, times prior variance, of contexts whose rows are like all others
+DOUBT = 1e-3  # largest relative error of a variance, estimated for each context with its own rows
 _STEPS = 6  # most Newton steps for the modes alone
 _BLIND, _ROUNDS = 2, 3  # corrections of all directions before the residual is checked, and after
 _FEW = 0.004  # largest share of contexts with a too large residual
 _NEAR = 0.1  # after steps shorter than this, all directions are corrected
 _LONGEST = 1.5  # as in isolayer.fitting.interior
+_TINY = np.float32(1e-30)  # smaller variances count as this, so that they can be divided by
 
 
 class Modes(NamedTuple):
@@ -71,11 +74,13 @@ class Reduced(NamedTuple):
         deviation: Deviation from the centre, shape ``[contexts, knots]``, stored knot by knot.
         variance: Its posterior variance.
         residual: Largest violation of the optimality conditions, as in :class:`isolayer.fitting.solver.Fit`.
+        doubt: Largest relative error of the variance, estimated, shape ``[contexts]``.
     """
 
     deviation: Floats
     variance: Singles
     residual: Floats
+    doubt: Singles
 
 
 def fit_reduced(rows: PaddedRows, centre: Floats, own: Modes, wide: Modes) -> Reduced:
@@ -102,7 +107,8 @@ def fit_reduced(rows: PaddedRows, centre: Floats, own: Modes, wide: Modes) -> Re
         if np.count_nonzero(residual > TOLERANCE) <= _FEW * rows.contexts:
             break
         there += _corrected(np.subtract(moved, there, out=moved), before, along)
-    return Reduced(deviation, _variance(rows, bend, wide), residual)
+    variance, doubt = _variance(rows, bend, wide)
+    return Reduced(deviation, variance, residual, doubt)
 
 
 def _pulled(rows: PaddedRows, slope: Floats, covariance: Floats) -> Floats:
@@ -192,13 +198,16 @@ class _Pairs(NamedTuple):
         return out
 
 
-def _variance(rows: PaddedRows, bend: Floats, wide: Modes) -> Singles:
-    r"""Posterior variance at all knots, ``[contexts, knots]``, by eliminating the rest to first order.
+def _variance(rows: PaddedRows, bend: Floats, wide: Modes) -> tuple[Singles, Singles]:
+    r"""Posterior variance at all knots, ``[contexts, knots]``, by eliminating the rest to first order, and its doubt.
 
     With modes :math:`\Psi`, rest R and Hessian H, the rest responds to the modes by :math:`B = \Psi^\top H R`, and the
     variance is
 
     .. math:: \operatorname{diag}(R - R H R) + (\Psi - B)^\top (I + \Psi^\top H \Psi - B H \Psi)^{-1} (\Psi - B).
+
+    The next term, R H R H R, is about as much smaller than R H R as that is than R: its share of the variance is the
+    doubt, which is large where a context has far more events than others, or has them elsewhere.
     """
     first, last = rows.span
     modes, rest = wide.modes.astype(np.float32)[:, :, None], wide.rest[first:last].astype(np.float32)
@@ -213,14 +222,17 @@ def _variance(rows: PaddedRows, bend: Floats, wide: Modes) -> Singles:
     unit = np.broadcast_to(np.eye(len(modes))[:, :, None], (len(modes), len(modes), rows.contexts))
     covariance = pairs.inverse_times(hessian, unit).astype(np.float32)
     out = np.concatenate([rest**2, 2 * rest[:-1] * rest[1:]]).T @ both
-    np.subtract(np.diag(wide.rest).astype(np.float32)[:, None], out, out=out)
+    every = np.maximum(np.diag(wide.rest), _TINY).astype(np.float32)[:, None]
+    next_term = out * out / every
+    np.subtract(every, out, out=out)
     for i, one in enumerate(left):  # the product with the covariance, row by row of the upper triangle
         part = covariance[i, i] * one
         for j in range(i + 1, len(left)):
             part += (2 * covariance[i, j]) * left[j]
         part *= one
         out += part
-    return out.T
+    next_term /= np.maximum(out, _TINY)
+    return out.T, next_term.max(0)
 
 
 def _bands(rows: PaddedRows, bend: Floats) -> tuple[Singles, tuple[Singles, Singles]]:

@@ -19,7 +19,7 @@ from isolayer.fitting.interior import TOLERANCE
 from isolayer.fitting.packed import one_or_all
 from isolayer.fitting.padded_rows import PaddedRows
 from isolayer.fitting.prior import Prior
-from isolayer.fitting.reduced import SIZES, SMALL, Modes, fit_reduced
+from isolayer.fitting.reduced import DOUBT, SIZES, SMALL, Modes, fit_reduced
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -90,9 +90,9 @@ class SmallContexts(NamedTuple):
         parent = np.asarray(self.above.curves[parents])
         before = (rows.between(parent[0]) if len(parent) == 1 else rows.read(parent)) + rows.offset
         own, wide = self.modes[modes]
-        values, variance, residual = fit_reduced(rows, before + rows.between(self.shared), own, wide)
+        values, variance, residual, doubt = fit_reduced(rows, before + rows.between(self.shared), own, wide)
         values += parent + self.shared
-        good = residual <= TOLERANCE
+        good = (residual <= TOLERANCE) & (doubt <= DOUBT)
         if np.isfinite(self.least):
             good &= np.diff(values, axis=1).min(1) >= self.least
         left: NDArray[Any] = variance / self.free.astype(np.float32)

@@ -41,7 +41,7 @@ class Fit(NamedTuple):
     Args:
         values: Knot values, shape ``[knots, contexts]``.
         variance: Posterior variance of the values without the constraint: the diagonal of the Hessian's inverse.
-        residual: Largest violation of the optimality conditions of each context, per unit of its weight.
+        residual: Largest violation of the optimality conditions of each context, relative to the scale of its rows.
         steps: Newton steps that were taken.
     """
 

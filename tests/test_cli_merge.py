@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from isolayer import Curves, Grid, Histogram
+from isolayer import Curves, Grid, Histogram, IsotonicCalibrator
 from isolayer.cli.app import app
 from isolayer.errors import InputError
+from isolayer.fitting.partial_sums import merge_parts
 
 FIT = ("--scale", "logit", "--contexts", "shop", "--grid=-5,4,0.5")
 
@@ -117,3 +118,49 @@ def test_parts_have_to_be_alike(folder):
     assert "expected another file than --out" in run("merge", "sums/0.parquet", "--curves", "sums.parquet", code=2)[1]
     assert "--out: expected" in run("merge", "sums/0.parquet", "--out", "sums/0.parquet", code=2)[1]
     assert run("merge", "nowhere.parquet", code=2)[1]
+
+
+def part(seed: int) -> tuple[str, Histogram]:
+    rows = log(seed)
+    context = {"shop": rows["shop"].to_numpy()}
+    return f"part-{seed}", Histogram.from_arrays(rows["score"], rows["label"], context, grid=Grid(-5, 4, 0.5))
+
+
+def test_totals_that_were_merged_in_python_are_known_by_their_parts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, seeds in (("left", (0, 1)), ("right", (1, 2)), ("other", (3, 4)), ("again", (0, 1))):
+        merge_parts(map(part, seeds)).save(f"{name}.parquet")
+    assert "which have some files in common" in run("merge", "left.parquet", "right.parquet", code=2)[1]
+    told, said = run("merge", "left.parquet", "other.parquet", "again.parquet", "--curves", "curves.parquet")
+    assert (told["figures"]["rows"], told["figures"]["duplicates"]) == (1600, 1)
+    assert "counted once: again.parquet" in said
+    assert "which have some files in common" in run("merge", "sums.parquet", "right.parquet", "--out", "x", code=2)[1]
+    log(5).to_parquet("day.parquet")
+    words = ("update", "sums.parquet", "day.parquet", "--score", "score", "--label", "label", "--id")
+    assert "--id part-3, which was added before" in run(*words, "part-3", code=2)[1]
+    run(*words, "part-5")
+    assert Histogram.load("sums.parquet").rows == 2000
+    assert "which have some files in common" in run("merge", "sums.parquet", "left.parquet", "--out", "x", code=2)[1]
+
+
+def test_a_day_that_is_added_to_a_total_of_python_keeps_its_parts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    total = merge_parts(map(part, (0, 1)))
+    total.save("sums.parquet")
+    IsotonicCalibrator(("shop",)).fit_histogram(total).curves_.save("curves.parquet")
+    log(2).to_parquet("day.parquet")
+    words = ("update", "sums.parquet", "day.parquet", "--score", "score", "--label", "label")
+    run(*words, "--keep", "0.9")
+    merge_parts(map(part, (1, 3))).save("other.parquet")
+    assert "which have some files in common" in run("merge", "sums.parquet", "other.parquet", "--out", "x", code=2)[1]
+    assert "which was added before" in run(*words, code=2)[1]
+    run(*words, "--remove")
+    np.testing.assert_allclose(Histogram.load("sums.parquet").weight, 0.9 * total.weight)
+
+
+def test_a_total_remembers_more_parts_than_a_log_has_files(folder, monkeypatch):
+    monkeypatch.setattr("isolayer.cli.days.MOST_FILES", 2)
+    monkeypatch.setattr("isolayer.cli.merging.MOST_FILES", 2, raising=False)
+    run("merge", "sums/*.parquet", "--out", "total.parquet")
+    for each in range(4):
+        assert "files in common" in run("merge", "total.parquet", f"sums/{each}.parquet", "--out", "x", code=2)[1]

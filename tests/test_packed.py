@@ -116,6 +116,7 @@ def test_the_text_of_sql_the_join_tables_and_onnx_agree(tmp_path):
     import duckdb
 
     from isolayer.curves.export.onnx import predict, session
+    from isolayer.curves.export.sql import to_sql
     from isolayer.tables.apply import apply_table
 
     data = log(2)
@@ -129,12 +130,24 @@ def test_the_text_of_sql_the_join_tables_and_onnx_agree(tmp_path):
         applied = apply_table(packed, table).order_by("id").to_pyarrow()["calibrated_prob"].to_numpy()
         np.testing.assert_allclose(applied, expected, atol=1e-12)
         scores = table  # found by DuckDB under its name
-        answer = duckdb.sql(packed.to_sql("duckdb", table="scores")).to_arrow_table()
+        answer = duckdb.sql(to_sql(packed, "duckdb", table="scores", keep=["id"])).to_arrow_table().sort_by("id")
         assert len(answer) == len(scores)
-        np.testing.assert_allclose(np.sort(answer["calibrated_prob"].to_numpy()), np.sort(expected), atol=1e-12)
+        np.testing.assert_allclose(answer["calibrated_prob"].to_numpy(), expected, atol=1e-12)
         packed.to_onnx(tmp_path / "curves.onnx")
         there = predict(session(tmp_path / "curves.onnx"), data["score"][:500], context)
         np.testing.assert_allclose(there, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("contexts", NESTED)
+def test_a_torch_layer_of_packed_curves_agrees(contexts):
+    import torch
+
+    data, packed = log(2), fit(contexts, packed=True)
+    assert isinstance(packed.values, Packed)
+    context = {name: data[name] for name in contexts}
+    rows = torch.tensor(packed.rows_of(context, ROWS))
+    logit = packed.to_layer()(torch.tensor(data["score"]), {"curve": rows})[:, 0].detach().numpy()
+    np.testing.assert_allclose(1 / (1 + np.exp(-logit)), packed.predict_proba(data["score"], context), atol=1e-12)
 
 
 @pytest.mark.parametrize("contexts", NESTED)

@@ -4,9 +4,11 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from isolayer import Curves, Grid, Histogram, InputError
-from isolayer.fitting.partial_sums import merge_parts
+from isolayer.fitting.partial_sums import merge_parts, parts_of
 
 GRID = Grid(lower=-4, upper=3, step=0.5)
 
@@ -65,3 +67,101 @@ def test_a_year_of_daily_updates_is_one_exact_fit():
     curves = [Curves.from_histogram(one, shrinkage=[4.0, 8.0, 16.0]) for one in (total, whole)]
     ask = np.linspace(-6, 5, 200), {"shop": np.arange(200) % 6}
     assert np.abs(curves[0].predict_proba(*ask) - curves[1].predict_proba(*ask)).max() <= 1e-9
+
+
+LEAVES = {f"part-{place}": sums(place) for place in range(6)}
+TREES = st.recursive(
+    st.sampled_from(sorted(LEAVES)), lambda below: st.lists(below, min_size=1, max_size=4), max_leaves=12
+)
+
+
+def merged(tree, name="0", turned=False):
+    """Sums of a tree of merges, whose leaves are ids of parts, with the id they are given under."""
+    if isinstance(tree, str):
+        return tree, LEAVES[tree]
+    below = [merged(one, f"{name}.{place}", turned) for place, one in enumerate(tree)]
+    return name, merge_parts(reversed(below) if turned else below)
+
+
+def outcome(tree):
+    """The sums of a tree of merges, or the text of the refusal."""
+    try:
+        return merged(tree)[1]
+    except InputError as error:
+        return str(error)
+
+
+def leaves(tree):
+    return {tree} if isinstance(tree, str) else set().union(*map(leaves, tree))
+
+
+def nested(tree):
+    """Whether any two branches of one merge are disjoint, or one contains the other."""
+    below = [] if isinstance(tree, str) else [leaves(one) for one in tree]
+    pairs = ((one, two) for one in below for two in below)
+    return all(not one & two or one <= two or two <= one for one, two in pairs) and all(
+        map(nested, tree if below else ())
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(TREES)
+def test_a_tree_of_merges_counts_every_part_once_or_refuses_the_overlap(tree):
+    found = outcome([tree])
+    if isinstance(found, str):
+        assert "overlap" in found
+        assert not nested([tree])
+        return
+    whole = merge_parts((name, LEAVES[name]) for name in leaves(tree))
+    assert parts_of(found) == parts_of(whole) == tuple(sorted(leaves(tree)))
+    np.testing.assert_array_equal(found.count, whole.count)
+    np.testing.assert_allclose(found.logit, whole.logit, rtol=1e-12, atol=1e-12)
+    assert content(merged([tree], turned=True)[1]) == content(found)
+
+
+def test_two_merges_that_overlap_are_refused_also_after_they_were_saved(tmp_path):
+    for name, some in (("left", (0, 1, 2)), ("right", (2, 3))):
+        merge_parts((f"part-{place}", sums(place)) for place in some).save(tmp_path / f"{name}.parquet")
+    left, right = ((name, Histogram.load(tmp_path / f"{name}.parquet")) for name in ("left", "right"))
+    with pytest.raises(InputError, match=r"overlap: .*'left' and 'right', which both contain 'part-2'"):
+        merge_parts([left, right])
+    with pytest.raises(InputError, match="merge: expected sums of different parts, got 'part-2' in both"):
+        left[1].merge(right[1])
+    known_apart = [(f"part-{place}", sums(place)) for place in (0, 1, 2)]
+    assert content(merge_parts([left, right, *known_apart])) == content(merge_parts([*known_apart[:2], right]))
+
+
+def test_totals_of_the_same_parts_give_the_same_sums_in_any_order():
+    """Added up in another order, sums differ by rounding."""
+    a, b, c = ((name, sums(place, 0.1)) for place, name in enumerate("abc"))
+    left = merge_parts([("ab", merge_parts([a, b])), c])
+    right = merge_parts([a, ("bc", merge_parts([b, c]))])
+    assert content(left) != content(right)
+    assert content(merge_parts([("l", left), ("r", right)])) == content(merge_parts([("r", right), ("l", left)]))
+
+
+def test_a_total_knows_the_rows_of_its_parts():
+    total = merge_parts([("a", sums(0)), ("b", sums(1))])
+    assert content(merge_parts([("total", total), ("b", sums(1)), ("again", total)])) == content(total)
+    with pytest.raises(InputError, match=r"part b: expected the same rows each time, got other rows in 'b'"):
+        merge_parts([("total", total), ("b", sums(2))])
+    with pytest.raises(InputError, match="part a: expected the same rows each time"):
+        merge_parts([("total", total), ("old", total.scaled(0.5))])
+
+
+def test_sums_that_are_added_or_taken_away_change_what_is_in_a_total():
+    total = merge_parts([("a", sums(0)), ("b", sums(1))])
+    assert parts_of(total.subtract(sums(1))) == ("a",)
+    assert parts_of(total.subtract(merge_parts([("a", sums(0))]))) == ("b",)
+    with pytest.raises(InputError, match="subtract: expected parts that these sums contain, got 'c'"):
+        total.subtract(merge_parts([("c", sums(1))]))
+    more = total.merge(sums(2))
+    assert len(parts_of(more)) == 3
+    with pytest.raises(InputError, match="overlap"):
+        merge_parts([("more", more), ("other", merge_parts([("b", sums(1)), ("d", sums(3))]))])
+    assert len(parts_of(more.merge(sums(2)))) == 4  # rows without an id are added as often as they come
+    assert more.merge(sums(2)).rows == total.rows + 2 * sums(2).rows
+    assert parts_of(sums(0)) == parts_of(total.split(0)[1]) == ()
+    some = total.subtract(sums(1).only_cells(slice(0, 3)))  # some rows of b: no longer the same parts
+    with pytest.raises(InputError, match="part a: expected the same rows each time"):
+        merge_parts([("some", some), ("a", sums(0))])

@@ -6,7 +6,7 @@ exactly, even if its file has changed or earlier days were given a smaller weigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +17,12 @@ import typer
 from isolayer.cli.logs import name_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.part_ids import PARTS, without_parts
 from isolayer.storage import content_id, files_of
 
 Id = Annotated[str | None, typer.Option("--id", help="Name of the day, such as 2026-11-16; it is added once only.")]
 MOST_NAMED = 14  # named days that are stored separately; older ones are added to the rest
-MOST_FILES = 1000  # most files that are remembered; a log of more files is recognised by its sums only
+MOST_FILES = 1000  # most files that `update` remembers, the latest; a log of more files is recognised by its sums only
 _ID = "id:"  # prefix of the names that --id gave
 _UNNAMED = "unnamed"  # stands for a log that nothing identifies, such as a pipe
 
@@ -38,7 +39,7 @@ def first_files(log: Sequence[str]) -> list[str]:
 
 def names_and_files(source: Any) -> tuple[list[str], list[str]]:
     """The names that ``--id`` gave to days, and the identities of the files that were fitted."""
-    held = list(source.get("files", ()))
+    held = _held_in(source)
     return [one[len(_ID) :] for one in held if one.startswith(_ID)], [one for one in held if not one.startswith(_ID)]
 
 
@@ -160,7 +161,7 @@ def _remembering(
     total: Histogram, files: list[str], days: list[dict[str, Any]], sums: Histogram, day: Histogram | None
 ) -> Histogram:
     """Sums with the facts about their days stored."""
-    source = {**total.source, "files": list(dict.fromkeys(files))[-MOST_FILES:], "days": days}
+    source = {**without_parts(total.source), "files": list(dict.fromkeys(files))[-MOST_FILES:], "days": days}
     if day is not None:
         source |= {"negative_rate": day.source.get("negative_rate"), "period": period_of_both(sums, day)}
     return replace(total, source=source)
@@ -176,7 +177,12 @@ def period_of_both(one: Histogram, two: Histogram) -> list[Any] | None:
 
 def _held(sums: Histogram) -> list[str]:
     """The identities of the days in the sums; sums made elsewhere have one day that nothing identifies."""
-    return list(sums.source.get("files") or [_UNNAMED])
+    return _held_in(sums.source) or [_UNNAMED]
+
+
+def _held_in(source: Mapping[str, Any]) -> list[str]:
+    """The identities of files and of named days; the parts that `merge_parts` counted are named days too."""
+    return [*source.get("files", ()), *(_ID + name for name in source.get(PARTS, ()))]
 
 
 def _named(sums: Histogram) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from isolayer.cli.days import MOST_FILES, known_by, period_of_both
+from isolayer.cli.days import known_by, period_of_both
 from isolayer.cli.files import check_output, save_all
 from isolayer.cli.logs import Json
 from isolayer.cli.output import note, show
@@ -19,10 +19,11 @@ from isolayer.cli.sums import noted, quality
 from isolayer.curves.curves import Curves
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
+from isolayer.fitting.part_ids import PARTS, without_parts
 from isolayer.fitting.partial_sums import merge_parts
 from isolayer.storage import files_of, locked
 
-_OF_DAYS = ("files", "days", "period")  # facts that sums store about their own days
+_OF_DAYS = ("files", "days", "period", PARTS)  # facts that sums store about their own days
 
 
 def merge(
@@ -33,9 +34,10 @@ def merge(
 ) -> None:
     """Add up the sums of many writers. Whatever comes twice, late or in another order, the total is the same.
 
-    A part is recognised by the content of the files that it was made from and by the days that --id named; sums that
-    remember neither are recognised by the name of their file. A part that comes again is counted once, with a note on
-    stderr. If the same part comes with other rows, or two parts share a file, nothing is written and the code is 2.
+    A part is recognised by the content of the files that it was made from, by the days that --id named, and by the
+    ids of merge_parts; sums that remember none of these are recognised by the name of their file. A part that comes
+    again is counted once, with a note on stderr. If the same part comes with other rows, or two parts share a file,
+    nothing is written and the code is 2.
 
     All parts need the same contexts and knots: give each writer the same --grid. With --curves the calibrator is also
     written, the same as that of one fit to all logs; `update` can add days to both files.
@@ -114,9 +116,10 @@ def _total(parts: Sequence[_Part]) -> Histogram:
         return replace(part.sums.folded(), source=facts)
 
     total = merge_parts((", ".join(part.held), told(part)) for part in parts)
+    total = replace(total, source=without_parts(total.source))  # what they contain is stored as files and days
     held = sorted({one for part in parts for one in (*part.held, *part.sums.source.get("files", ()))})
     dated = reduce(lambda one, two: remembered(one, period=period_of_both(one, two)), (part.sums for part in parts))
-    return remembered(total, files=held[-MOST_FILES:], period=dated.source.get("period"))
+    return remembered(total, files=held, period=dated.source.get("period"))
 
 
 def _calibrator(total: Histogram) -> Curves:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.fitting.categories import typed
+from isolayer.fitting.part_ids import PARTS, parts_of_both, parts_of_rest, without_parts
+
+if TYPE_CHECKING:
+    from isolayer.fitting.histogram import Histogram
 
 
-def agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts about the rows of two histograms together; an error if they contradict each other."""
+def agreed(first: Histogram, second: Histogram, sign: float) -> dict[str, Any]:
+    """The facts about the rows of two histograms together, or of their difference; an error if they contradict."""
+    one, two = without_parts(first.source), without_parts(second.source)
     for name in sorted(one.keys() & two.keys()):
         both_sampled = name == "negative_rate" and None not in (one[name], two[name])  # each row has its own
         if one[name] != two[name] and not both_sampled:
@@ -21,7 +25,8 @@ def agreed(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
                 f"histograms: expected rows read in the same way, got {name} {one[name]!r} and {two[name]!r}; "
                 f"read both with the same {name}"
             )
-    return {**two, **one}
+    parts = parts_of_both(first, second) if sign > 0 else parts_of_rest(first, second)
+    return {**two, **one, **({PARTS: parts} if parts else {})}
 
 
 def joined_keys(one: NDArray[Any], two: NDArray[Any], name: str) -> NDArray[Any]:

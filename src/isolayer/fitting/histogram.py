@@ -25,6 +25,7 @@ from isolayer.fitting.agreement import agreed, joined_keys
 from isolayer.fitting.categories import Codes, combine, context_names, encode
 from isolayer.fitting.negative_rates import checked_rates, distinct_rates
 from isolayer.fitting.notebook import HistogramForm
+from isolayer.fitting.part_ids import scaled_parts, without_parts
 from isolayer.grid import Grid, grid_or
 from isolayer.settings import count, instance, mapping, number
 
@@ -79,8 +80,8 @@ class Histogram(HistogramForm):
         positive: Weighted sum of their labels.
         logit: Weighted sum of their logits.
         source: Facts about the rows, as plain values if known: the names of the ``score`` and ``label`` columns, the
-            ``scale`` of the scores, the ``negative_rate``, the ``weight_kind``. Only histograms whose sources agree can
-            be merged.
+            ``scale`` of the scores, the ``negative_rate``, the ``weight_kind``, the ids of merged ``parts``. Only
+            histograms whose sources agree, and whose parts differ, can be merged.
 
     >>> histogram = Histogram.from_arrays([0.1, 0.2, 9.0], [0, 1, 1], {"device": ["tv", "tv", "web"]})
     >>> histogram.keys[0].tolist(), histogram.group.tolist(), histogram.count.tolist(), histogram.positive.tolist()
@@ -221,9 +222,8 @@ class Histogram(HistogramForm):
         cells, at = np.divmod(cells, sizes[2])
         group, fold = np.divmod(cells, sizes[1])
         columns = {"negative_rate": rates[code], **dict(zip(_SUMS, totals, strict=True))}
-        return cls(
-            grid, contexts, keys, group, fold.astype(np.int8), at.astype(np.int32), source=source or {}, **columns
-        )
+        folds, places, facts = fold.astype(np.int8), at.astype(np.int32), source or {}
+        return cls(grid, contexts, keys, group, folds, places, **columns, source=facts)
 
     @property
     def groups(self) -> int:
@@ -269,7 +269,8 @@ class Histogram(HistogramForm):
             )
         squares, positive = np.maximum(rest.weight_squared, 0), np.clip(rest.positive, 0, rest.weight)
         rest = replace(rest, weight_squared=squares, positive=positive)
-        return rest.cells_where(~gone & (rest.weight > 1e-12 * self.weight))  # smaller weights are rounding errors
+        kept = ~gone & (rest.weight > 1e-12 * self.weight)  # smaller weights are rounding errors
+        return replace(rest.cells_where(kept), source=rest.source)
 
     def scaled(self, factor: float) -> Histogram:
         """The same rows with every weight multiplied by a positive factor: how old rows are forgotten.
@@ -284,7 +285,7 @@ class Histogram(HistogramForm):
             return self
         factors = {"weight": factor, "weight_squared": factor**2, "positive": factor, "logit": factor}
         part = replace(self, **{name: getattr(self, name) * by for name, by in factors.items()})
-        return part.cells_where(part.weight >= LEAST_WEIGHT)
+        return replace(part.cells_where(part.weight >= LEAST_WEIGHT), source=scaled_parts(self.source, factor))
 
     def level(self, depth: int) -> Histogram:
         """The histogram of the first ``depth`` context columns, folds kept; depth 0 is all rows together.
@@ -347,7 +348,7 @@ class Histogram(HistogramForm):
     def only_cells(self, kept: NDArray[np.bool_] | Codes | slice) -> Histogram:
         """The cells that are kept, ``[cells]``; groups keep their numbers, and may be empty."""
         part = {name: getattr(self, name)[kept] for name in ("group", "fold", "bin", "negative_rate", *_SUMS)}
-        return replace(self, **part)
+        return replace(self, **part, source=without_parts(self.source))
 
     def cells_where(self, kept: NDArray[np.bool_]) -> Histogram:
         """Only some cells, and only the groups that still have one."""
@@ -367,7 +368,7 @@ class Histogram(HistogramForm):
                 f"histograms: expected the same grid and contexts, got {self.grid}, {self.contexts} and {other.grid}, "
                 f"{other.contexts}; make both with the same settings"
             )
-        source = agreed(self.source, other.source)
+        source = agreed(self, other, sign)
         coded = [
             encode(joined_keys(mine, theirs, name), name)
             for mine, theirs, name in zip(self.keys, other.keys, self.contexts, strict=True)

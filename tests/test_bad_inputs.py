@@ -871,6 +871,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             "units": count(advice="use one unit per function"),
             "constraint": choice("relu", "softplus", advice="use 'relu'"),
             "init": number("a number in [0, 1e+06]", "try 1.0", "zero", "fraction"),
+            "input_knots": count(0, advice="try 10, or 0 for no maps"),
         },
     ),
     "MonotoneLattice.forward": (

@@ -25,7 +25,7 @@ def test_every_kind_of_curve_learns_at_the_curves_rate_and_nothing_else_does():
             "layer": IsotonicLayer(2),
             "context": ContextIsotonicLayer({"position": 3}, rank=2, projection=4),
             "embedding": IsotonicEmbedding(3, 2),
-            "lattice": MonotoneLattice({"x": Grid(0, 1, 1)}),
+            "lattice": MonotoneLattice({"x": Grid(0, 1, 1)}, input_knots=3),
         }
     )
     for name, rate in rates(model, 0.01, curve_lr=5).items():

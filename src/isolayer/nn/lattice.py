@@ -2,7 +2,8 @@ r"""`MonotoneLattice`: a function of several inputs that is monotone in those de
 
 The function is given by values at the vertices of a grid, interpolated multilinearly between them. So it is monotone
 in an input exactly if its vertex values are monotone along that axis. This module has the construction of such values
-and the layer that learns them; functions of one input are in `isotonic`.
+and the layer that learns them, with a learned map of each input before them if asked for; functions of one input are in
+`isotonic`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from itertools import product
+from itertools import accumulate, product
 from typing import Literal
 
 import torch
@@ -18,13 +19,16 @@ from torch import Tensor, nn
 
 from isolayer.errors import InputError
 from isolayer.grid import Grid
+from isolayer.nn.functional import piecewise_linear
 from isolayer.nn.inputs import tensor
-from isolayer.nn.isotonic import slopes
+from isolayer.nn.isotonic import initial_weight, slopes
 from isolayer.settings import choice, count, instance, mapping, names, number
 
 _MOST_VERTICES = 1_000_000
 _STEEPEST = 1e6  # largest slope that it can start with
 _MOST_INPUTS = 8  # each input doubles the number of corners that are read
+_MOST_KNOTS = 1_000  # of the map of an input
+_LEAST_RISE = 0.01  # over a bucket of a map, on average; it starts with 1
 
 
 def monotone_vertices(rises: Tensor, axes: int) -> Tensor:
@@ -54,11 +58,18 @@ def monotone_vertices(rises: Tensor, axes: int) -> Tensor:
         total = rise.cumsum(0)
         before = [rows[_back(index, axis)] for axis in range(axes - 1) if index[axis]]
         if before:
-            start = (reduce(torch.maximum, before) - (total - rise)).cummax(0).values
+            start = _running_max(reduce(torch.maximum, before) - (total - rise))
             rows[index] = total + start
         else:
             rows[index] = total
     return torch.stack(list(rows.values())).view(rises.shape)
+
+
+def _running_max(x: Tensor) -> Tensor:
+    """The largest value so far along the first axis."""
+    if torch.compiler.is_exporting():  # ONNX has no such operation
+        return torch.stack(list(accumulate(x.unbind(0), torch.maximum)))
+    return x.cummax(0).values
 
 
 def _back(index: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -109,12 +120,38 @@ def multilinear(inputs: Sequence[Tensor], vertices: Tensor, grids: Sequence[Grid
         index = index + (place - 1) * stride
         fraction = (x.clamp(grid.lower, grid.upper) - (grid.lower + (place - 1) * grid.step)) / grid.step
         shares.append((1 - fraction, fraction))
-    value = flat.new_zeros(len(index), units)
+    value = flat.new_zeros(index.shape[0], units)  # len would fix the batch size of an export
     for corner in product((0, 1), repeat=len(shares)):
-        share = math.prod(pair[side] for pair, side in zip(shares, corner, strict=True))
+        share = reduce(torch.mul, [pair[side] for pair, side in zip(shares, corner, strict=True)])
         at = index + sum(stride * side for stride, side in zip(strides, corner, strict=True))
         value = value + share.unsqueeze(1) * flat.index_select(0, at)
     return value
+
+
+def input_map(rises: Tensor, *, monotone: bool, grid: Grid) -> Tensor:
+    r"""Knot values of a piecewise-linear map of a grid's range onto itself, from the rise over each of its buckets.
+
+    With :math:`v` the prefix sums of the rises, :math:`k = L + (U - L)\,(v - \min v) / (\max v - \min v)`. So the map
+    spans the whole range whatever the rises are, and all vertices of a lattice behind it stay within reach, which
+    clipping would not ensure. It never falls if no rise is negative. Rises that hardly add up are not scaled any
+    further, so that a flat map is no division by zero.
+
+    Args:
+        rises: Shape ``[buckets - 1]``, one per bucket inside the grid; only their ratios matter.
+        monotone: Whether no rise is negative, so that the ends of the map are at the ends of the range.
+        grid: Where the knots are.
+
+    Returns:
+        Knot values as `functional.piecewise_linear` takes them, ``[1, buckets + 1]``.
+
+    >>> input_map(torch.tensor([1.0, 3.0]), monotone=True, grid=Grid(lower=0, upper=2, step=1))
+    tensor([[0.0000, 0.0000, 0.5000, 2.0000]])
+    """
+    values = torch.cat([rises.new_zeros(1), rises.cumsum(0)])
+    least, most = (values[0], values[-1]) if monotone else (values.amin(0), values.amax(0))
+    share = (values - least) / (most - least).clamp(min=_LEAST_RISE * len(rises))
+    inside = grid.lower + (grid.upper - grid.lower) * share
+    return torch.cat([inside[:1], inside]).unsqueeze(0)  # no input falls below the grid
 
 
 class MonotoneLattice(nn.Module):
@@ -125,6 +162,10 @@ class MonotoneLattice(nn.Module):
     inputs. With one input it is `IsotonicLayer` on the same grid. It starts as ``init`` times the sum of the declared
     inputs (less those in ``decreasing``).
 
+    With ``input_knots``, each input first passes through a learned piecewise-linear map of its range onto itself, so
+    that few vertices are enough: the map bends where the data need it, and never falls for a declared input. The maps
+    start as the identity.
+
     Args:
         inputs: Name and grid of each input; an input has ``grid.buckets`` vertices, from lower to upper. Keep them few.
         monotone: Inputs in which the function never falls.
@@ -132,6 +173,8 @@ class MonotoneLattice(nn.Module):
         units: Number of functions.
         constraint: What keeps rises non-negative: ``"relu"`` or ``"softplus"``.
         init: Slope in each declared input at the start.
+        input_knots: Number of knots of the map of each input, evenly spaced from lower to upper; 0 for no maps. About
+            10 suit inputs that are spread evenly over their range, such as quantiles; others need more.
 
     >>> grid = Grid(lower=0, upper=1, step=0.5)
     >>> lattice = MonotoneLattice({"quality": grid, "recency": grid, "hour": grid}, monotone=("quality", "recency"))
@@ -151,6 +194,7 @@ class MonotoneLattice(nn.Module):
         units: int = 1,
         constraint: Literal["relu", "softplus"] = "relu",
         init: float = 1.0,
+        input_knots: int = 0,
     ) -> None:
         super().__init__()
         _check(inputs, monotone, decreasing)
@@ -168,6 +212,15 @@ class MonotoneLattice(nn.Module):
         base = torch.zeros([self.inputs[name].buckets for name in self.order] + [1], dtype=torch.bool)
         base[(0,) * self.axes] = True  # no predecessor there: the level itself, of any sign
         self.register_buffer("base", base, persistent=False)
+        self.input_knots = _knots(input_knots)
+        self.map_grids = [
+            Grid(grid.lower, grid.upper, (grid.upper - grid.lower) / (self.input_knots - 1))
+            for grid in (inputs.values() if self.input_knots else ())
+        ]
+        self.maps = nn.ParameterList(
+            torch.full((self.input_knots - 1,), initial_weight(1.0, self._map_constraint(name)))
+            for name in (inputs if self.input_knots else ())
+        )
 
     def vertices(self) -> Tensor:
         """Values at the vertices, ``[*sizes in the order of inputs, units]``.
@@ -195,11 +248,28 @@ class MonotoneLattice(nn.Module):
                     f"{columns[name].dtype} of shape {shape}; flatten or convert it"
                 )
             rows = shape[0]
-        return multilinear([columns[name] for name in self.inputs], self.vertices(), list(self.inputs.values()))
+        return multilinear(self._mapped(columns), self.vertices(), list(self.inputs.values()))
+
+    def _mapped(self, columns: Mapping[str, Tensor]) -> list[Tensor]:
+        """Inputs in their order, each through its map if there is one."""
+        if not self.input_knots:
+            return [columns[name] for name in self.inputs]
+        mapped = []
+        for name, weight, grid in zip(self.inputs, self.maps, self.map_grids, strict=True):
+            constraint = self._map_constraint(name)
+            curve = input_map(slopes(weight, constraint), monotone=constraint is not None, grid=grid)
+            mapped.append(piecewise_linear(columns[name], curve, grid=grid))
+        return mapped
+
+    def _map_constraint(self, name: str) -> Literal["relu", "softplus"] | None:
+        return self.constraint if name in self.order[: self.axes] else None
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""
-        return f"{self.inputs}, monotone={self.monotone}, decreasing={self.decreasing}, units={self.units}"
+        return (
+            f"{self.inputs}, monotone={self.monotone}, decreasing={self.decreasing}, units={self.units}, "
+            f"input_knots={self.input_knots}"
+        )
 
     def _initial(self, init: float) -> Tensor:
         """Raw weights whose vertices are ``init`` times the sum of the declared inputs, ``[*sizes, units]``."""
@@ -215,6 +285,14 @@ class MonotoneLattice(nn.Module):
         raw = torch.log(torch.expm1(rises))
         raw[(0,) * self.axes] = rises[(0,) * self.axes]
         return raw
+
+
+def _knots(value: int) -> int:
+    """Number of knots of a map, or 0 for no maps."""
+    knots = count("input_knots", value, 0, advice="try 10, or 0 for no maps")
+    if knots == 1 or knots > _MOST_KNOTS:
+        raise InputError(f"input_knots: expected 0 or 2 to {_MOST_KNOTS}, got {knots}; try 10, or 0 for no maps")
+    return knots
 
 
 def _check(inputs: Mapping[str, Grid], monotone: Sequence[str], decreasing: Sequence[str]) -> None:

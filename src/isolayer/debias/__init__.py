@@ -43,7 +43,7 @@ from isolayer.debias.click_models import DBN, DCM, UBM, Cascade
 from isolayer.debias.confounding import GradientReversal, placement_weights
 from isolayer.debias.diagnose import Diagnosis, Overlap, after_training, overlap, position_effect
 from isolayer.debias.distill import Distilled, ShallowHead, distill
-from isolayer.debias.evaluation import Evaluation, evaluate
+from isolayer.debias.evaluation import EstimatesDisagree, Evaluation, evaluate
 from isolayer.debias.export import export_onnx
 from isolayer.debias.heads import DualHead
 from isolayer.debias.in_turns import PairwiseDebiasing, RegressionEM
@@ -68,6 +68,7 @@ __all__ = [
     "Distilled",
     "DualHead",
     "DualLearning",
+    "EstimatesDisagree",
     "Evaluation",
     "GradientReversal",
     "Harvested",

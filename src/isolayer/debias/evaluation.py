@@ -7,12 +7,14 @@ clicks from it. Clicks that were logged under the old policy count for the new o
 why the curves and not one number per position are the propensities.
 
 Weights are ratios of the same expectations, so a correction by the curves (doubly robust) would cancel exactly. The
-clicks that the curves alone expect are reported next to the value, as a check.
+clicks that the curves alone expect are reported next to the value, as a check: if they are outside its interval,
+there is a warning, `EstimatesDisagree`.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -30,6 +32,11 @@ from isolayer.settings import confidence, instance, mapping, names, number, text
 from isolayer.settings import seed as checked_seed
 
 _LEAST_LISTS = 20
+_FEW_PERCENT = 0.05  # learned curves err by as much, however large the log is
+
+
+class EstimatesDisagree(UserWarning):
+    """The value of a new ranking and the clicks that the curves alone expect differ beyond chance; one is wrong."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +45,8 @@ class Evaluation:
 
     Args:
         value: Clicks per list, by weighting the logged clicks.
-        modelled: Clicks per list that the curves alone expect; far from ``value`` if curves or relevance are wrong.
+        modelled: Clicks per list that the curves alone expect; far from ``value`` if curves or relevance are wrong,
+            or if the new ranking knows more about relevance than they do.
         logged: Clicks per list that were logged.
         standard_error: Standard error of ``value``, from the variation between lists; the curves are treated as known.
         effective_rows: Number of rows of equal weight with as much information, :math:`(\sum w)^2 / \sum w^2`.
@@ -83,6 +91,14 @@ def evaluate(
 ) -> Evaluation:
     """Expected clicks per list if the logged lists had been ranked by a new policy, from the clicks of the old one.
 
+    The new ranking must not know more about relevance than the features, or the relevance logits, of the log. If it
+    does, the items at its top are more relevant than the model expects, and under trust bias the weights of their
+    clicks are wrong: in 20 simulated logs of 4,000 lists, a ranking by true relevance was valued 6% too high on
+    average, and the 95% interval covered the truth in 13. There is a warning, `EstimatesDisagree`, if the clicks that
+    the curves alone expect are outside the 95% interval of the value, and differ from it by more than 5%. Intervals
+    treat the curves as known; with learned curves, those of rankings by the features covered the truth in 85% to 96% of
+    simulated logs of 4,000 lists.
+
     Args:
         log: Columns of logged rows: the label, the list, the contexts, and either relevance logits that belong to
             ``curves`` or ``features`` ``[n, features]``, from which both are learned.
@@ -105,9 +121,10 @@ def evaluate(
     >>> from isolayer.policy import ranked_positions
     >>> from isolayer.simulate import debias_feed
     >>> log = debias_feed("position").log(500, seed=1)
-    >>> best = ranked_positions(log["relevance_click"], log["session"])
-    >>> result = evaluate(log, log["position"], best)
-    >>> result.value > result.logged
+    >>> new = ranked_positions(log["features"][:, 0], log["session"])
+    >>> result = evaluate(log, log["position"], new)
+    >>> low, high = result.interval()
+    >>> low < result.value < high
     True
     """
     given = mapping("log", log, advice="give columns by name")
@@ -127,7 +144,23 @@ def evaluate(
     before, after = (
         (_placement(name, places, *prob.shape) * prob).sum(1) for name, places in (("old", old), ("new", new))
     )
-    return _estimate(clicked, before, after, list_, len(lists), least_share)
+    found = _estimate(clicked, before, after, list_, len(lists), least_share)
+    if doubt := _doubt(found):
+        warnings.warn(doubt, EstimatesDisagree, stacklevel=2)
+    return found
+
+
+def _doubt(found: Evaluation) -> str | None:
+    """Why the value may be wrong, in words; None if the two estimates agree."""
+    low, high = found.interval()
+    if low <= found.modelled <= high or math.isclose(found.value, found.modelled, rel_tol=_FEW_PERCENT):
+        return None
+    return (
+        f"evaluate: the curves alone expect {found.modelled:.3f} clicks per list, which is outside the 95% interval of "
+        f"the value, {low:.3f} to {high:.3f}, so at least one of the two is wrong. Most often the new ranking knows "
+        "more about relevance than the features of the log: add what it uses to the features, or evaluate a ranking by "
+        "the features. Otherwise rely on an A/B test"
+    )
 
 
 def _estimate(clicked: Floats, before: Floats, after: Floats, list_: Any, lists: int, least_share: float) -> Evaluation:

@@ -93,11 +93,10 @@ def evaluate(
 
     The new ranking must not know more about relevance than the features, or the relevance logits, of the log. If it
     does, the items at its top are more relevant than the model expects, and under trust bias the weights of their
-    clicks are wrong: in 20 simulated logs of 4,000 lists, a ranking by true relevance was valued 6% too high on
-    average, and the 95% interval covered the truth in 13. There is a warning, `EstimatesDisagree`, if the clicks that
-    the curves alone expect are outside the 95% interval of the value, and differ from it by more than 5%. Intervals
-    treat the curves as known; with learned curves, those of rankings by the features covered the truth in 85% to 96% of
-    simulated logs of 4,000 lists.
+    clicks are wrong, by several percent for a ranking by true relevance. There is a warning, `EstimatesDisagree`, if
+    the clicks that the curves alone expect are outside the 95% interval of the value, and differ from it by more than
+    5%. Intervals treat the curves as known; the study of off-policy evaluation shows how often those of learned curves
+    cover the truth.
 
     Args:
         log: Columns of logged rows: the label, the list, the contexts, and either relevance logits that belong to

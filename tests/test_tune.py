@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -100,3 +102,63 @@ def test_every_setting_is_checked_before_the_first_trial(tmp_path):
         search.tune(
             lambda settings: pytest.fail("trained"), "x", {"decay": [0, float("nan")]}, folder=tmp_path, columns={}
         )
+
+
+QUICK = ("--features", "feature_*", "--epochs", "1", "--hidden", "8", "--dropout", "0", "--decay", "0", "--alpha", "0")
+
+
+def losses(*arguments):
+    found = json.loads(run("tune", *arguments, "--json").stdout)["figures"]["trials"]
+    return {trial["lr"]: trial["held_out_loss"] for trial in found}
+
+
+def test_another_setting_never_continues_the_checkpoint_of_another(log, tmp_path):
+    first = losses(log, *QUICK, "--lr", "0.001", "--out", tmp_path / "a")
+    both = losses(log, *QUICK, "--lr", "0.01,0.001", "--out", tmp_path / "a")
+    assert both[0.001] == first[0.001]
+    assert both == losses(log, *QUICK, "--lr", "0.01,0.001", "--out", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--tasks", "click,skip"), r"tasks \['click'\] instead of \['click', 'skip'\]"),
+        (("--epochs", "2"), "epochs 1 instead of 2"),
+        (("--truth", "grade", "--list", "session"), "truth None instead of grade, list_id None instead of session"),
+        (("--seed", "3"), "seed 0 instead of 3"),
+        (("--decreasing", "click"), r"decreasing \[\] instead of \['click'\]"),
+        (("--hidden", "4"), r"hidden \[8\] instead of \[4\]"),
+        (("--contexts", "position:20"), "contexts"),
+    ],
+)
+def test_a_folder_holds_one_search(log, searched, more, message):
+    with pytest.raises(InputError, match=f"folder: expected the same search in .*{message}.*; name another folder"):
+        run("tune", log, *QUICK, "--trials", "1", *more, "--out", searched)
+
+
+def test_another_log_is_another_search(log, searched, tmp_path):
+    run("simulate", "--sessions", "300", "--truth", "--seed", "1", "--out", tmp_path / "log.parquet")
+    with pytest.raises(InputError, match="got one with another log; name another folder"):
+        run("tune", tmp_path / "log.parquet", *QUICK, "--trials", "1", "--out", searched)
+
+
+def test_trials_that_say_nothing_of_their_log_are_not_reused(log, searched, tmp_path):
+    (tmp_path / "trials.jsonl").write_bytes((searched / "trials.jsonl").read_bytes())
+    with pytest.raises(InputError, match=r"got trials without search.json, which says what"):
+        run("tune", log, *QUICK, "--trials", "1", "--out", tmp_path)
+
+
+def test_a_search_of_a_csv_log_is_continued(log, tmp_path, monkeypatch):
+    table = tmp_path / "log.csv"
+    pyarrow.csv.write_csv(pyarrow.parquet.read_table(log), table)
+    options = (table, *QUICK, "--trials", "1", "--out", tmp_path / "t")
+    first = losses(*options)
+    monkeypatch.setattr(search, "train", lambda *given, **more: pytest.fail("trained again"))
+    assert losses(*options) == first
+
+
+@pytest.fixture(scope="module")
+def searched(log, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("searched")
+    run("tune", log, *QUICK, "--trials", "1", "--out", folder)
+    return folder

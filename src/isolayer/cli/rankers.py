@@ -150,6 +150,11 @@ class Ranker:
             "vocabularies": self.vocabularies,
         }
 
+    def setup(self) -> dict[str, Any]:
+        """What the model depends on besides the columns and the settings of a trial."""
+        names = ("hidden", "mode", "anchor", "loss", "decreasing")
+        return {name: getattr(self, name) for name in names} | {"context sizes": self.contexts}
+
     def model(self, *, alpha: Any, beta: Any, dropout: float, seed: int) -> Any:
         """The model, untrained."""
         need("torch").manual_seed(seed)

@@ -63,7 +63,8 @@ def tune(
     """Search for the settings of `train`: loss weights, rate, decay and dropout, by the loss of held-out rows.
 
     With --truth, settings are chosen by nDCG against true relevance, which a held-out loss does not measure. The search
-    is saved after every trial: the same command continues one that was interrupted.
+    is saved after every trial: the same command continues one that was interrupted. A folder holds one search; with
+    another log or other options, except the values to try, name another.
 
     Example: isolayer tune log.parquet --features 'feature_*' --trials 8
     """
@@ -101,6 +102,7 @@ def tune(
                 columns=asked.columns(),
                 fit=fit,
                 truth=None if truth is None else column(truth, "--truth", (), asked.all_columns),
+                setup=asked.setup(),
                 report=report,
             )
     _show(found, as_json=json)

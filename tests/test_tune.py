@@ -1,12 +1,16 @@
 """`isolayer tune`: trials by held-out loss or by the truth, saved one by one, continued after an interruption."""
 
 import json
+import shlex
+from dataclasses import replace
+from inspect import signature
 
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from isolayer.cli import debiasing, tuning
 from isolayer.cli.app import app
 from isolayer.errors import InputError
 from isolayer.training import tune as search
@@ -162,3 +166,38 @@ def searched(log, tmp_path_factory):
     folder = tmp_path_factory.mktemp("searched")
     run("tune", log, *QUICK, "--trials", "1", "--out", folder)
     return folder
+
+
+def test_the_next_command_trains_the_best_trial(log, tmp_path):
+    options = ["--tasks", "click,skip", "--decreasing", "skip", "--contexts", "position:10", "--list", "session"]
+    options += ["--loss", "listwise", "--mode", "cross", "--hidden", "8,4", "--epochs", "1", "--batch-size", "500"]
+    options += ["--anchor", "joint", "--seed", "3", "--lr", "0.00123456789", "--features", "feature_*", "--trials", "1"]
+    spaced = tmp_path / "a log.parquet"
+    spaced.write_bytes(log.read_bytes())
+    result = run("tune", spaced, *options, "--out", tmp_path / "t", "--json")
+    (best,) = json.loads(result.stdout)["figures"]["trials"]
+    said = next(line for line in result.stderr.splitlines() if line.startswith("next: "))
+    words = shlex.split(said.removeprefix("next: isolayer "))
+    assert words[:2] == ["train", str(spaced)]
+    trained = json.loads(run(*words, "--out", tmp_path / "m", "--json").stdout)["figures"]
+    assert trained["held_out_loss"] == best["held_out_loss"]
+
+
+def test_the_options_of_both_commands_have_the_same_defaults():
+    both = signature(tuning.tune).parameters.keys() & signature(debiasing.train).parameters.keys()
+    for name in both - {*tuning._SEARCHED, "out"}:
+        assert signature(tuning.tune).parameters[name].default == signature(debiasing.train).parameters[name].default, (
+            name
+        )
+
+
+def test_warnings_of_trials_are_shown_once_also_when_the_search_is_continued(log, tmp_path, monkeypatch):
+    real, doubts = search.train, iter(("odd by 0.1", "odd by 0.2"))
+    doubtful = lambda *given, **more: replace(real(*given, **more), warnings=(next(doubts),))  # noqa: E731
+    monkeypatch.setattr(search, "train", doubtful)
+    for _ in range(2):
+        result = run("tune", log, *QUICK, "--lr", "0.01,0.001", "--out", tmp_path)
+        assert [line for line in result.stderr.splitlines() if "odd" in line] in (
+            ["warning: odd by 0.1"],
+            ["warning: odd by 0.2"],
+        )

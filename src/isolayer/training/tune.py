@@ -41,6 +41,7 @@ class Trial:
         truth: nDCG of the relevance of the first task against true relevance, where the log has it.
         epochs: Passes over the log.
         folder: Where the run wrote its model.
+        warnings: Sentences about what is doubtful in the result, as in `Trained`.
     """
 
     settings: Settings
@@ -48,6 +49,7 @@ class Trial:
     truth: float | None
     epochs: int
     folder: str
+    warnings: Sequence[str] = ()
 
 
 def candidates(space: Mapping[str, Sequence[Any]], trials: int, seed: int = 0) -> list[Settings]:
@@ -116,7 +118,7 @@ def tune(
             trained = train(model, logs, **columns, folder=run, fit=fits[place], start="resume")
             found = None if truth is None else _against_truth(trained.model, logs, columns, str(fit.list_id), truth)
             loss = np.inf if trained.held_out_loss is None else trained.held_out_loss
-            done[run.name] = Trial(settings, float(loss), found, trained.epochs, str(run))
+            done[run.name] = Trial(settings, float(loss), found, trained.epochs, str(run), trained.warnings)
             _write(folder / TRIALS, list(done.values()))
         finished.append(replace(done[run.name], folder=str(run)))
     report(len(wanted), len(wanted), "done")

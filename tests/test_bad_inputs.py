@@ -1477,6 +1477,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             debias.PositionAsFeature: {"dim": count()},
             debias.PositionDropout: {"dim": count(), "drop": setting("a number in (0, 1)", "the paper's is 0.15")},
             debias.DualLearning: {
+                "feature": setting("'position'", "name the one that is the position", "None"),
                 "group": setting("a name", "name the key of the context that holds the list of each row", "text"),
                 "clip": number("a positive number", "100 is usual", "inf", "fraction"),
             },

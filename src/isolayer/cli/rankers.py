@@ -287,7 +287,8 @@ def per_task(given: str, option: str) -> float | dict[str, float]:
     except ValueError:
         pass
     raise InputError(
-        f"{option}: expected a number, or task:number for each task, got {given!r}; try 0.25 or click:0.25"
+        f"{option}: expected a number, or task:number for each task, got {given!r}; try 0.25, or name every task as in "
+        "click:0.25,skip:0.5"
     )
 
 

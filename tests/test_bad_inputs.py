@@ -1895,6 +1895,8 @@ BESIDE = {
     "mlflow.load_model": (isolayer.mlflow.load_model,),
     "nn.sharded.ShardedContextIsotonicLayer": (ShardedContextIsotonicLayer,),
     "nn.sharded.data_parallel": (data_parallel,),
+    # of every model, since they are inherited
+    **{f"DualHead.{name}": (getattr(DualHead, name),) for name in ("refit_served", "served_sums", "fit_served")},
 }
 
 

@@ -53,6 +53,7 @@ def test_right_declarations_are_not_doubted(seed, epochs, behaviour):
             "tasks 'click' and 'skip' were both declared decreasing, but one falls",
         ),
         (
+            3,
             ("long_dwell",),
             ("click", "long_dwell"),
             "task 'long_dwell' was declared decreasing, but rises where 'click'",

@@ -1478,6 +1478,7 @@ TABLE: dict[str, tuple[Callable[..., Any], dict[str, Param]]] = {
             debias.PositionAsFeature: {"dim": count()},
             debias.PositionDropout: {"dim": count(), "drop": setting("a number in (0, 1)", "the paper's is 0.15")},
             debias.DualLearning: {
+                "feature": setting("'position'", "name the one that is the position", "None"),
                 "group": setting("a name", "name the key of the context that holds the list of each row", "text"),
                 "clip": number("a positive number", "100 is usual", "inf", "fraction"),
             },
@@ -1896,6 +1897,8 @@ BESIDE = {
     "mlflow.load_model": (isolayer.mlflow.load_model,),
     "nn.sharded.ShardedContextIsotonicLayer": (ShardedContextIsotonicLayer,),
     "nn.sharded.data_parallel": (data_parallel,),
+    # of every model, since they are inherited
+    **{f"DualHead.{name}": (getattr(DualHead, name),) for name in ("refit_served", "served_sums", "fit_served")},
 }
 
 

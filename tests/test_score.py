@@ -224,7 +224,7 @@ def test_loss_weights_per_task_reach_the_model(trained, model):
     assert found[0].equals(found[1])
     assert not found[0].equals(plain["click_relevance"])
     for given, message in (
-        ("much", "--alpha: expected a number, or task:number for each task, got 'much'; try 0.25 or click:0.25"),
+        ("much", "--alpha: expected a number, or task:number for each task, got 'much'; try 0.25, or name every task"),
         ("click:0.1,2", "--alpha: expected a number, or task:number for each task, got 'click:0.1,2'; try"),
         ("like:1", "alpha: expected a number for each of ['click'], got ['like']; name them all"),
     ):

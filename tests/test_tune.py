@@ -1,10 +1,16 @@
 """`isolayer tune`: trials by held-out loss or by the truth, saved one by one, continued after an interruption."""
 
 import json
+import shlex
+from dataclasses import replace
+from inspect import signature
 
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from isolayer.cli import debiasing, tuning
 from isolayer.cli.app import app
 from isolayer.errors import InputError
 from isolayer.training import tune as search
@@ -99,4 +105,99 @@ def test_every_setting_is_checked_before_the_first_trial(tmp_path):
     with pytest.raises(InputError, match="decay: expected a number from 0 to below 1 / lr, got nan"):
         search.tune(
             lambda settings: pytest.fail("trained"), "x", {"decay": [0, float("nan")]}, folder=tmp_path, columns={}
+        )
+
+
+QUICK = ("--features", "feature_*", "--epochs", "1", "--hidden", "8", "--dropout", "0", "--decay", "0", "--alpha", "0")
+
+
+def losses(*arguments):
+    found = json.loads(run("tune", *arguments, "--json").stdout)["figures"]["trials"]
+    return {trial["lr"]: trial["held_out_loss"] for trial in found}
+
+
+def test_another_setting_never_continues_the_checkpoint_of_another(log, tmp_path):
+    first = losses(log, *QUICK, "--lr", "0.001", "--out", tmp_path / "a")
+    both = losses(log, *QUICK, "--lr", "0.01,0.001", "--out", tmp_path / "a")
+    assert both[0.001] == first[0.001]
+    assert both == losses(log, *QUICK, "--lr", "0.01,0.001", "--out", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--tasks", "click,skip"), r"tasks \['click'\] instead of \['click', 'skip'\]"),
+        (("--epochs", "2"), "epochs 1 instead of 2"),
+        (("--truth", "grade", "--list", "session"), "truth None instead of grade, list_id None instead of session"),
+        (("--seed", "3"), "seed 0 instead of 3"),
+        (("--decreasing", "click"), r"decreasing \[\] instead of \['click'\]"),
+        (("--hidden", "4"), r"hidden \[8\] instead of \[4\]"),
+        (("--contexts", "position:20"), "contexts"),
+    ],
+)
+def test_a_folder_holds_one_search(log, searched, more, message):
+    with pytest.raises(InputError, match=f"folder: expected the same search in .*{message}.*; name another folder"):
+        run("tune", log, *QUICK, "--trials", "1", *more, "--out", searched)
+
+
+def test_another_log_is_another_search(log, searched, tmp_path):
+    run("simulate", "--sessions", "300", "--truth", "--seed", "1", "--out", tmp_path / "log.parquet")
+    with pytest.raises(InputError, match="got one with another log; name another folder"):
+        run("tune", tmp_path / "log.parquet", *QUICK, "--trials", "1", "--out", searched)
+
+
+def test_trials_that_say_nothing_of_their_log_are_not_reused(log, searched, tmp_path):
+    (tmp_path / "trials.jsonl").write_bytes((searched / "trials.jsonl").read_bytes())
+    with pytest.raises(InputError, match=r"got trials without search.json, which says what"):
+        run("tune", log, *QUICK, "--trials", "1", "--out", tmp_path)
+
+
+def test_a_search_of_a_csv_log_is_continued(log, tmp_path, monkeypatch):
+    table = tmp_path / "log.csv"
+    pyarrow.csv.write_csv(pyarrow.parquet.read_table(log), table)
+    options = (table, *QUICK, "--trials", "1", "--out", tmp_path / "t")
+    first = losses(*options)
+    monkeypatch.setattr(search, "train", lambda *given, **more: pytest.fail("trained again"))
+    assert losses(*options) == first
+
+
+@pytest.fixture(scope="module")
+def searched(log, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("searched")
+    run("tune", log, *QUICK, "--trials", "1", "--out", folder)
+    return folder
+
+
+def test_the_next_command_trains_the_best_trial(log, tmp_path):
+    options = ["--tasks", "click,skip", "--decreasing", "skip", "--contexts", "position:10", "--list", "session"]
+    options += ["--loss", "listwise", "--mode", "cross", "--hidden", "8,4", "--epochs", "1", "--batch-size", "500"]
+    options += ["--anchor", "joint", "--seed", "3", "--lr", "0.00123456789", "--features", "feature_*", "--trials", "1"]
+    spaced = tmp_path / "a log.parquet"
+    spaced.write_bytes(log.read_bytes())
+    result = run("tune", spaced, *options, "--out", tmp_path / "t", "--json")
+    (best,) = json.loads(result.stdout)["figures"]["trials"]
+    said = next(line for line in result.stderr.splitlines() if line.startswith("next: "))
+    words = shlex.split(said.removeprefix("next: isolayer "))
+    assert words[:2] == ["train", str(spaced)]
+    trained = json.loads(run(*words, "--out", tmp_path / "m", "--json").stdout)["figures"]
+    assert trained["held_out_loss"] == best["held_out_loss"]
+
+
+def test_the_options_of_both_commands_have_the_same_defaults():
+    both = signature(tuning.tune).parameters.keys() & signature(debiasing.train).parameters.keys()
+    for name in both - {*tuning._SEARCHED, "out"}:
+        assert signature(tuning.tune).parameters[name].default == signature(debiasing.train).parameters[name].default, (
+            name
+        )
+
+
+def test_warnings_of_trials_are_shown_once_also_when_the_search_is_continued(log, tmp_path, monkeypatch):
+    real, doubts = search.train, iter(("odd by 0.1", "odd by 0.2"))
+    doubtful = lambda *given, **more: replace(real(*given, **more), warnings=(next(doubts),))  # noqa: E731
+    monkeypatch.setattr(search, "train", doubtful)
+    for _ in range(2):
+        result = run("tune", log, *QUICK, "--lr", "0.01,0.001", "--out", tmp_path)
+        assert [line for line in result.stderr.splitlines() if "odd" in line] in (
+            ["warning: odd by 0.1"],
+            ["warning: odd by 0.2"],
         )

@@ -110,9 +110,19 @@ def train(
     ),
     hidden: Hidden = "64,32",
     alpha: Annotated[
-        str, typer.Option(help="Weight of the served loss, or one per task: click:0.25,skip:0.5.")
+        str,
+        typer.Option(
+            help="Weight of the served loss: one number for all tasks, or one for each. Then every task must be named, "
+            "as in --tasks click,skip --alpha click:0.25,skip:0.5."
+        ),
     ] = "0.25",
-    beta: Annotated[str, typer.Option(help="Weight of the observed loss, or one per task.")] = "0.75",
+    beta: Annotated[
+        str,
+        typer.Option(
+            help="Weight of the observed loss: one number for all tasks, or one for each. Then every task must be "
+            "named, as in --tasks click,skip --beta click:0.75,skip:0.5."
+        ),
+    ] = "0.75",
     anchor: Annotated[
         str,
         typer.Option(

@@ -150,6 +150,11 @@ class Ranker:
             "vocabularies": self.vocabularies,
         }
 
+    def setup(self) -> dict[str, Any]:
+        """What the model depends on besides the columns and the settings of a trial."""
+        names = ("hidden", "mode", "anchor", "loss", "decreasing")
+        return {name: getattr(self, name) for name in names} | {"context sizes": self.contexts}
+
     def model(self, *, alpha: Any, beta: Any, dropout: float, seed: int) -> Any:
         """The model, untrained."""
         need("torch").manual_seed(seed)
@@ -282,7 +287,8 @@ def per_task(given: str, option: str) -> float | dict[str, float]:
     except ValueError:
         pass
     raise InputError(
-        f"{option}: expected a number, or task:number for each task, got {given!r}; try 0.25 or click:0.25"
+        f"{option}: expected a number, or task:number for each task, got {given!r}; try 0.25, or name every task as in "
+        "click:0.25,skip:0.5"
     )
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Iterable
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from isolayer.cli.columns import Features, column, names, next_step
+from isolayer.cli.debiasing import train
+from isolayer.cli.document import running
 from isolayer.cli.logs import Json
-from isolayer.cli.output import progress_bar, show, show_table
+from isolayer.cli.output import note, progress_bar, show, show_table
 from isolayer.cli.rankers import (
     Categories,
     Contexts,
@@ -26,6 +31,9 @@ from isolayer.cli.rankers import (
     use_cores,
 )
 from isolayer.errors import InputError, need
+
+_SEARCHED = ("alpha", "beta", "lr", "decay", "dropout")
+_OPTIONS = {"list_id": "--list"}  # options that are not named after their argument
 
 
 def tune(
@@ -63,11 +71,12 @@ def tune(
     """Search for the settings of `train`: loss weights, rate, decay and dropout, by the loss of held-out rows.
 
     With --truth, settings are chosen by nDCG against true relevance, which a held-out loss does not measure. The search
-    is saved after every trial: the same command continues one that was interrupted.
+    is saved after every trial: the same command continues one that was interrupted. A folder holds one search; with
+    another log or other options, except the values to try, name another.
 
     Example: isolayer tune log.parquet --features 'feature_*' --trials 8
     """
-    space = {"alpha": alpha, "beta": beta, "lr": lr, "decay": decay, "dropout": dropout}
+    space = dict(zip(_SEARCHED, (alpha, beta, lr, decay, dropout), strict=True))
     values = {name: _numbers(given, f"--{name}") for name, given in space.items()}
     if truth is not None and list_id is None:
         raise InputError("--list: expected a column of lists, since nDCG compares lists, got none; name it")
@@ -93,7 +102,7 @@ def tune(
 
         fit = training.Fit(epochs=epochs, batch_size=batch_size, seed=seed, list_id=list_id, progress=False)
         with progress_bar("trials") as report, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", UserWarning)  # the warnings of the trials are printed below
             found = search.tune(
                 *(make, files, values),
                 trials=trials,
@@ -101,12 +110,34 @@ def tune(
                 columns=asked.columns(),
                 fit=fit,
                 truth=None if truth is None else column(truth, "--truth", (), asked.all_columns),
+                setup=asked.setup(),
                 report=report,
             )
     _show(found, as_json=json)
-    best = found[0].settings
-    chosen = [word for name in space for word in (f"--{name}", f"{best[name]:g}")]
-    next_step("train", logs[0], "--features", features, "--tasks", tasks, *chosen)
+    for warning in _distinct(one for trial in found for one in trial.warnings):
+        note(f"warning: {warning}")
+    chosen = [word for name in space for word in (f"--{name}", repr(found[0].settings[name]).removesuffix(".0"))]
+    next_step("train", *logs, *_given(), *chosen)
+
+
+def _given() -> list[str]:
+    """The options of this command that `train` has too, as they were given; those with their defaults are left out."""
+    options, given = signature(tune).parameters, running().settings
+    shared = [name for name in options if name in signature(train).parameters and name not in ("logs", "out", "json")]
+    chosen = [name for name in shared if name not in _SEARCHED and given.get(name) != options[name].default]
+    return [word for name in chosen for word in (_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(given[name]))]
+
+
+def _distinct(warnings: Iterable[str]) -> list[str]:
+    """Each warning once; those that differ in their numbers only are the same.
+
+    >>> _distinct(["correlation -0.62", "correlation -0.59", "no row"])
+    ['correlation -0.62', 'no row']
+    """
+    found: dict[str, str] = {}
+    for warning in warnings:
+        found.setdefault(re.sub(r"-?[\d.]*\d", "#", warning), warning)
+    return list(found.values())
 
 
 def _show(found: list[Any], *, as_json: bool) -> None:

@@ -21,6 +21,7 @@ Every model has ``forward(features, context)``, ``loss(outputs, labels, mask=Non
     informed_logger_test     whether the logger was better informed                  logger_test
     distill                  the head at serving, as a shallow network               ShallowHead, distill
     loss                     outputs of every model, and their loss                  Heads
+    served_probability       the probability that is served, fitted after training   refit_served of every model
     serving, export          what is deployed, and as ONNX                           Serving, export_onnx
 """
 

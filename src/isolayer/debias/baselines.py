@@ -31,6 +31,7 @@ from torch.nn.functional import embedding
 from isolayer.curves.evaluation import logit_of
 from isolayer.debias.head_settings import checked_tasks
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits, weighted_bce
+from isolayer.debias.served_probability import ServedProbability, unfitted_curve
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.grid import Grid, grid_or
@@ -46,8 +47,13 @@ Mask = Mapping[str, Tensor] | None
 Column = NDArray[Any]
 
 
-class Naive(nn.Module):
+class Naive(ServedProbability):
     """Relevance is the label, and no bias is modelled. The other models are subclasses that model the context.
+
+    What is served as ``click`` is relevance, and as ``click_prob`` the probability of a click on traffic like that of
+    the log, given the features and not the context: `training.train` ends with the fit of the curve from one to the
+    other. In a training loop of your own call `refit_served` at the end; until then ``click_prob`` is the sigmoid of
+    relevance, which in most of these models is no probability of what is observed.
 
     Args:
         backbone: Features to ``[batch, width]``.
@@ -70,6 +76,7 @@ class Naive(nn.Module):
         self.backbone = module("backbone", backbone)
         self.relevance = Relevance(width, len(self.tasks))
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
+        self.served_curve = unfitted_curve(len(self.tasks))
 
     def represent(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Input of the relevance head, ``[batch, width]``."""
@@ -88,7 +95,9 @@ class Naive(nn.Module):
 
     def _heads(self, relevance: Tensor, observed: Tensor, *more: Tensor) -> dict[str, Heads]:
         """The outputs of every task, from columns ``[batch, tasks]``."""
-        columns = zip(*(part.unbind(1) for part in (relevance, observed, relevance * self.sign, *more)), strict=True)
+        event = relevance * self.sign
+        served = event if self.training else self.served_curve(event)  # no loss reads it, so it is fitted at the end
+        columns = zip(*(part.unbind(1) for part in (relevance, observed, served, *more)), strict=True)
         return {task: Heads(*parts) for task, parts in zip(self.tasks, columns, strict=True)}
 
     def loss(
@@ -100,8 +109,9 @@ class Naive(nn.Module):
         return weighted_bce(observed, label, weights).sum()
 
     def serving(self) -> Serving:
-        """A copy that takes features only."""
-        return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing)
+        """A copy that takes features only; its probability is that of relevance until `refit_served` fits the curve."""
+        backbone, curve = self._served_backbone(), self.served_curve
+        return Serving(backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
 
 
 class ContextTables(nn.Module):
@@ -262,13 +272,12 @@ class PositionAsFeature(Naive):
         hidden: Tensor = self.backbone(torch.cat([features, *self.embedding.parts(context)], dim=1))
         return hidden
 
-    def serving(self) -> Serving:
-        """A copy that takes features only; the context is fixed inside it."""
+    def _served_backbone(self) -> nn.Module:
+        """The backbone with the served context fixed inside it."""
         ids = {name: torch.tensor([self.served_id], device=self.sign.device) for name in self.embedding.contexts}
         with torch.no_grad():
             constant = torch.cat(self.embedding.parts(ids), dim=1)
-        fixed = _FixedContext(self.backbone, constant)
-        return Serving(fixed, self.relevance, tasks=self.tasks, decreasing=self.decreasing)
+        return _FixedContext(self.backbone, constant)
 
 
 class _FixedContext(nn.Module):

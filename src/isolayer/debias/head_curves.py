@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from isolayer.curves.curves import Curves
 from isolayer.debias.referenced_curves import ReferencedCurves
+from isolayer.debias.served_probability import knot_values
 from isolayer.grid import Grid
+from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.isotonic import IsotonicLayer
 
 Floats = NDArray[np.float64]
@@ -59,22 +61,18 @@ def _listed(layer: ReferencedCurves, tasks: int) -> dict[str, int]:
 
 
 @torch.no_grad()
-def served_curves(layer: IsotonicLayer | None, tasks: Sequence[str], grid: Grid) -> Curves:
+def served_curves(curve: IsotonicLayer | FrozenCurves, tasks: Sequence[str]) -> Curves:
     """Curves by task, from the event's logit by relevance to the logit that is served.
 
     Args:
-        layer: The served curve of a model; None where relevance itself is served.
+        curve: The served curve of a model.
         tasks: The name of each of its units.
-        grid: Where the knots are if there is no layer.
     """
     order = np.argsort(np.array(tasks))
-    grid = grid if layer is None else layer.grid
-    identity = grid.knots[None, 1:]
-    served = np.repeat(identity, len(tasks), 0)
-    if layer is not None:
-        served = layer.knot_values()[:, 1:].double().cpu().numpy()[order]
+    served = knot_values(curve, len(tasks))[order]
     keys = [(), (np.array(tasks)[order],)]
-    return _table(grid, ("task",), keys, [identity, served], kind="calibration", extrapolation="extend")
+    identity = curve.grid.knots[None, 1:]
+    return _table(curve.grid, ("task",), keys, [identity, served], kind="calibration", extrapolation="extend")
 
 
 def _table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,22 +31,21 @@ from isolayer.debias.loss import (
 )
 from isolayer.debias.ranking_loss import Ranking, level_loss, list_loss
 from isolayer.debias.referenced_curves import ReferencedCurves
+from isolayer.debias.served_probability import FINE, ServedProbability, unfitted_curve
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.debias.towers import TowerRelevance, Towers
 from isolayer.errors import InputError
-from isolayer.fitting.histogram import Histogram
 from isolayer.grid import Grid, grid_or
 from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.inputs import context_sizes, module
 from isolayer.nn.isotonic import IsotonicLayer
-from isolayer.settings import choice, instance, mapping
+from isolayer.settings import choice
 
 TASKS = ("click", "skip", "long_dwell")  # skip is a decreasing task
 BIAS = Grid(step=0.5)  # grid of the context curves
-FINE = Grid(step=0.05)  # grid of the served curve of each task
 
 
-class DualHead(nn.Module):
+class DualHead(ServedProbability):
     r"""Relevance for serving, and a monotone curve over it for every task and context to explain the log.
 
     :math:`\mathcal L = \sum_t \alpha_t\, BCE(y_t, served_t) + \beta_t\, BCE(y_t, f_{t, context}(r_t))`.
@@ -153,7 +152,9 @@ class DualHead(nn.Module):
             sparse=sparse,
         )
         self.served_curve = (
-            IsotonicLayer(len(self.tasks), grid=FINE, extrapolation="extend") if anchor == "detached" else None
+            IsotonicLayer(len(self.tasks), grid=FINE, extrapolation="extend")
+            if anchor == "detached"
+            else unfitted_curve(len(self.tasks))
         )
         self.register_buffer("sign", torch.tensor([-1.0 if task in self.decreasing else 1.0 for task in self.tasks]))
 
@@ -205,7 +206,10 @@ class DualHead(nn.Module):
         relevance = self.relevance(hidden)  # [batch, tasks]
         event = relevance * self.sign if self.decreasing else relevance
         observed = self.context_curves(event if self.parallel is None else self.parallel(hidden), context)
-        served = event if self.served_curve is None else self.served_curve(event.detach())
+        if self.anchor == "joint":  # the curve is fitted after training
+            served = event if self.training else self.served_curve(event)
+        else:
+            served = self.served_curve(event.detach())
         columns = zip(relevance.unbind(1), observed.unbind(1), served.unbind(1), strict=True)
         outputs = {task: Heads(*logits) for task, logits in zip(self.tasks, columns, strict=True)}
         if not self.needs_lists or self.group not in context:
@@ -260,77 +264,13 @@ class DualHead(nn.Module):
         return torch.tensor([numbers[task] for task in self.tasks], device=self.sign.device, dtype=self.sign.dtype)
 
     def serving(self) -> Serving:
-        """A copy that takes features only: relevance and, with the detached anchor, its calibration; no context."""
-        curve = None if self.served_curve is None else FrozenCurves.from_layer(self.served_curve)
-        return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
+        """A copy that takes features only: relevance and its calibration by the served curve; no context.
 
-    def refit_served(
-        self,
-        features: Tensor,
-        labels: Labels,
-        mask: Mapping[str, Tensor] | None = None,
-        weight: Tensor | None = None,
-        *,
-        negative_rate: NegativeRate | None = None,
-    ) -> Self:
-        """Fit the served curve exactly to these rows, as the last step of training; relevance does not change.
-
-        Trained by gradient descent, the curve lags behind relevance, which changes until the end. The curve may be flat
-        in places, so rank by the relevance logit, which has no ties. Needs the detached anchor.
-
-        Args:
-            features: Whatever the backbone takes, of logged traffic; the training rows are fine.
-            labels: Labels in [0, 1] of each task, ``[batch]``.
-            mask: For some tasks, which rows have a label.
-            weight: Weight of each row, ``[batch]``.
-            negative_rate: As in `loss`.
+        With the joint anchor the probability is that of relevance itself until `refit_served` fits the curve.
         """
-        return self.fit_served(self.served_sums(features, labels, mask, weight, negative_rate=negative_rate))
-
-    @torch.no_grad()
-    def served_sums(
-        self,
-        features: Tensor,
-        labels: Labels,
-        mask: Mapping[str, Tensor] | None = None,
-        weight: Tensor | None = None,
-        *,
-        negative_rate: NegativeRate | None = None,
-    ) -> dict[str, Histogram]:
-        """The sums of these rows that `fit_served` needs, one histogram per labelled task; batches can be merged."""
-        training = self.training
-        event = self.eval().relevance(self.backbone(features)) * self.sign
-        self.train(training)
-        label, weights = stacked_labels(self.tasks, labels, mask, weight, event.cpu())
-        weights = weights.expand_as(label)
-        shift = sampled(torch.zeros_like(label).double(), self.tasks, negative_rate)
-        logit, y, w, rate = (part.double().cpu().numpy() for part in (event, label, weights, (-shift).exp()))
-        sums = {}
-        for unit, task in enumerate(self.tasks):
-            rows = w[:, unit] > 0
-            if rows.any():
-                column = w[rows, unit]
-                kept = rate[rows, unit].clip(max=1.0)  # rounding can make it larger
-                sums[task] = Histogram.from_arrays(
-                    logit[rows, unit], y[rows, unit], weight=column, negative_rate=kept, grid=FINE
-                )
-        return sums
-
-    @torch.no_grad()
-    def fit_served(self, sums: Mapping[str, Histogram]) -> Self:
-        """Fit the served curves exactly to the sums of `served_sums`; a task without sums keeps its curve."""
-        if self.served_curve is None:
-            raise InputError("refit_served: expected anchor='detached', got 'joint'; relevance itself is served there")
-        for task, histogram in mapping("sums", sums, advice="use served_sums").items():
-            choice("sums", task, self.tasks, advice="name tasks of the model")
-            instance(f"sums {task!r}", histogram, Histogram, advice="use served_sums")
-        values = self.served_curve.knot_values()[:, 1:].double().cpu().numpy()
-        for unit, task in enumerate(self.tasks):
-            if task in sums:
-                # Not strict: where labels become rarer as relevance rises, only a flat curve is calibrated.
-                values[unit] = Curves.from_histogram(sums[task], strict=False).values[0]
-        self.served_curve.set_values(torch.from_numpy(values))
-        return self
+        curve = self.served_curve
+        curve = FrozenCurves.from_layer(curve) if isinstance(curve, IsotonicLayer) else curve
+        return Serving(self.backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
 
     def curves(self, kind: Literal["bias", "calibration"] = "bias") -> Curves:
         """The learned curves over the event's logit, which is relevance, negated for a decreasing task.
@@ -349,7 +289,7 @@ class DualHead(nn.Module):
         choice("kind", kind, ("bias", "calibration"))
         if kind == "bias":
             return bias_curves(self.context_curves, self.tasks)
-        return served_curves(self.served_curve, self.tasks, FINE)
+        return served_curves(self.served_curve, self.tasks)
 
     def extra_repr(self) -> str:
         """Arguments as the constructor takes them."""

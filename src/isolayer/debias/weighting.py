@@ -18,7 +18,7 @@ from isolayer.debias.lists import Lists
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits
 from isolayer.fitting.columns import numbers, refuse, some
 from isolayer.nn.context_ids import checked_ids
-from isolayer.settings import number, text
+from isolayer.settings import choice, number, text
 
 
 class InversePropensity(Naive):
@@ -85,13 +85,15 @@ class DualLearning(Naive):
 
     In each list :math:`L_r = -\sum_k y_k \frac{g_0}{g_k} \log softmax(r)_k` and
     :math:`L_g = -\sum_k y_k \frac{\rho_0}{\rho_k} \log softmax(g)_k`, where :math:`g` are the examination logits of
-    positions, the ratios are those of the softmaxes, :math:`\rho_0` is that of the list's first row, and weights have
-    no gradient. A softmax does not determine the level, so the served probability is not calibrated; use `post_hoc`.
+    positions, the ratios are those of the softmaxes, :math:`g_0` and :math:`\rho_0` are those of the list's first
+    position, and weights have no gradient. The order of the rows in a batch does not matter. A softmax does not
+    determine the level, so the served probability is not calibrated; use `post_hoc`.
 
     Args:
         backbone: Features to ``[batch, width]``.
         width: Width of the backbone's output.
         contexts: Name and number of ids of each bias feature.
+        feature: The context feature that is the position; by default ``"position"``, or else the first of them.
         group: The key of ``context`` that holds the list of each row; a batch holds whole lists.
         clip: Upper bound of the weights.
         tasks: Names of the labels.
@@ -111,6 +113,7 @@ class DualLearning(Naive):
         *,
         width: int,
         contexts: Mapping[str, int],
+        feature: str | None = None,
         group: str = "session",
         clip: float = 100.0,
         tasks: Sequence[str] = ("click",),
@@ -118,6 +121,10 @@ class DualLearning(Naive):
     ) -> None:
         super().__init__(backbone, width=width, tasks=tasks, decreasing=decreasing)
         self.examination = ContextTables(contexts, len(self.tasks))
+        usual = "position" if "position" in contexts else next(iter(contexts))
+        self.feature = choice(
+            "feature", usual if feature is None else feature, list(contexts), advice="name the one that is the position"
+        )
         self.group = text("group", group, advice="name the key of the context that holds the list of each row")
         self.clip = number("clip", clip, 0, math.inf, ends="(]", advice="100 is usual")
 
@@ -126,12 +133,24 @@ class DualLearning(Naive):
         lists = Lists.of_context(context, self.group)
         relevance = self.relevance(self.represent(features, context))
         examination = self.examination(context)
+        top = self._first_rows(lists, context[self.feature])
         cost = torch.zeros_like(relevance)
         for one, other in ((relevance, examination), (examination, relevance)):
-            first = lists.pad(other.detach())[:, 0]  # [lists, tasks]
+            first = other.new_zeros(lists.count, other.shape[1]).index_add(0, lists.row, top * other.detach())
             ratio = (first[lists.row] - other.detach()).exp().clamp(max=self.clip)
             cost = cost - ratio * lists.flat(lists.pad(one, -torch.inf).log_softmax(1))
         return self._heads(relevance, (relevance + examination) * self.sign, cost)
+
+    def _first_rows(self, lists: Lists, position: Tensor) -> Tensor:
+        """Share of each row in its list's first position, ``[batch, 1]``: 1 or 0 unless several rows are there.
+
+        Rows of an unknown position come last.
+        """
+        place = torch.where(position < 0, torch.iinfo(position.dtype).max, position)
+        lowest = torch.full_like(place, torch.iinfo(place.dtype).max)[: lists.count]
+        lowest = lowest.scatter_reduce(0, lists.row, place, "amin")
+        there = (place == lowest[lists.row]).to(self.sign.dtype)
+        return (there / torch.zeros_like(there).index_add(0, lists.row, there)[lists.row]).unsqueeze(1)
 
     def loss(
         self, outputs: Mapping[str, Heads], labels: Labels, mask: Mask = None, weight: Tensor | None = None

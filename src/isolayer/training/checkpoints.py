@@ -26,6 +26,9 @@ _CORRUPT = (
     zipfile.BadZipFile,
 )
 
+# Served curves that are fitted after training; checkpoints of 0.1.0 lack them.
+_FITTED_LATER = tuple(f"model.served_curve.{name}" for name in ("intercept", "slope", "first"))
+
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint; an `InputError` if the file is not one, or is damaged.
@@ -61,6 +64,8 @@ def start_from(module: LogModule, path: Path, *, weights: bool = True) -> None:
         raise InputError(_refusal(path, f"one with {difference}"))
     now = module.state_dict()
     state, optimiser = saved["state_dict"], saved["optimizer_states"]
+    if isinstance(state, dict):
+        state = {name: now[name] for name in _FITTED_LATER if name in now} | state
     if not isinstance(state, dict) or {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in now.items()}:
         raise InputError(_refusal(path, "one with weights of other shapes"))
     if weights:

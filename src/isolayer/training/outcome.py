@@ -5,7 +5,7 @@ Both are computed on a sample of the log, with the model as it will be served.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from isolayer.training.parquet_batches import ParquetLogs
 ROWS = 20_000  # rows of the sample
 GROUPS = 8  # row groups it comes from
 OPPOSED = -0.2  # correlation of two relevance logits below which one of them has the wrong direction
+FALLS = -0.03  # correlation of a label with the relevance of another task below which the label falls with it,
+BEYOND_CHANCE = 4.0  # if it is also this many standard errors from zero
 MOST_IDS = 200  # most ids of a context feature whose effects are computed
 
 
@@ -32,17 +34,24 @@ def sample(logs: ParquetLogs, rows: int = ROWS) -> Batch:
         torch.cat([batch.features for batch in batches]),
         {name: torch.cat([batch.context[name] for batch in batches]) for name in first.context},
         {task: torch.cat([batch.labels[task] for batch in batches]) for task in first.labels},
-        {},
+        {task: torch.cat([_known(batch, task) for batch in batches]) for task in first.labels},
         None,
     )
 
 
+def _known(batch: Batch, task: str) -> Tensor:
+    """Which rows have a label, ``[batch]``."""
+    return batch.mask.get(task, torch.ones(len(batch.features), dtype=torch.bool))
+
+
 @torch.no_grad()
 def wrong_directions(model: nn.Module, batch: Batch) -> list[str]:
-    """A sentence for each task whose relevance falls where that of the main task rises.
+    """A sentence for each task that falls where the relevance of the main task rises.
 
-    Relevance logits of all tasks rise with relevance, if the tasks that fall with it were declared decreasing. The main
-    task is click, or else the first that was not declared decreasing.
+    Relevance logits of all tasks rise with relevance, if the tasks that fall with it, and no others, were declared
+    decreasing. The main task is click, or else the first, of those that were not declared decreasing if there are some.
+    After a short training the relevance of a task may say little yet, so labels are compared with the relevance of
+    other tasks as well.
 
     Args:
         model: A model with ``serving()``.
@@ -50,35 +59,74 @@ def wrong_directions(model: nn.Module, batch: Batch) -> list[str]:
     """
     tasks = list(getattr(model, "tasks", ()))
     declared = set(getattr(model, "decreasing", ()))
-    rising = [task for task in tasks if task not in declared]
-    if len(tasks) < 2 or not rising or not hasattr(model, "serving"):
+    if len(tasks) < 2 or not hasattr(model, "serving"):
         return []
-    main = "click" if "click" in rising else rising[0]
+    possible = [task for task in tasks if task not in declared] or tasks
+    main = "click" if "click" in possible else possible[0]
     device = next(model.parameters()).device
     relevance: Mapping[str, Tensor] = model.serving()(batch.features.to(device))  # type: ignore[operator]
-    found = []
-    for task in tasks:
-        both = torch.stack([relevance[main], relevance[task]]).double()
-        correlation = float(torch.corrcoef(both)[0, 1])
-        if correlation < OPPOSED:
-            found.append(_contradiction(task, main, correlation, declared=task in declared))
-    return found
+    others = ((task, _opposition(main, task, batch, relevance, declared)) for task in tasks if task != main)
+    return [_contradiction(task, main, why, declared) for task, why in others if why]
 
 
-def _contradiction(task: str, main: str, correlation: float, *, declared: bool) -> str:
+def _opposition(main: str, task: str, batch: Batch, relevance: Mapping[str, Tensor], declared: Collection[str]) -> str:
+    """The correlation that says that one task falls where another rises, in words; empty if none does.
+
+    Relevance that is not yet related to its own labels says nothing about other tasks.
+    """
+
+    def rises(label: str, score: str) -> float:
+        return _label_correlation(batch, label, relevance[score].cpu()) * (-1 if label in declared else 1)
+
+    learned = [one for one in (main, task) if rises(one, one) > 0]
+    both = float(torch.corrcoef(torch.stack([relevance[main], relevance[task]]).double())[0, 1])
+    if len(learned) == 2 and both < OPPOSED:
+        return f"{both:.2f} of their relevance"
+    for one in learned:
+        other = task if one == main else main
+        if rises(other, one) < FALLS:
+            return f"{rises(other, one):.2f} of the labels of {other!r} with the relevance of {one!r}"
+    return ""
+
+
+def _label_correlation(batch: Batch, task: str, relevance: Tensor) -> float:
+    """Correlation of a task's labels with the relevance of another among rows of the same context; 0 if it is chance.
+
+    Contexts are held fixed, since a task that needs examination is more frequent at the top of a list, and so are
+    relevant items.
+    """
+    known = _known(batch, task)
+    values = torch.stack([batch.labels[task][known], relevance[known]], dim=1).double()
+    ids = torch.stack([column[known] for column in batch.context.values()] or [torch.zeros(len(values))], dim=1)
+    contexts, cell = torch.unique(ids, dim=0, return_inverse=True)
+    sums = values.new_zeros(len(contexts), 2).index_add(0, cell, values)
+    both = values - (sums / torch.bincount(cell, minlength=len(contexts)).unsqueeze(1))[cell]
+    free, squares = len(values) - len(contexts), both.square().sum(0)
+    if free < 1 or not (squares > 0).all():
+        return 0.0
+    correlation = float(both.prod(1).sum() / squares.prod().sqrt())
+    return correlation if abs(correlation) * free**0.5 > BEYOND_CHANCE else 0.0
+
+
+def _contradiction(task: str, main: str, correlation: str, declared: Collection[str]) -> str:
     """What is wrong with the direction of a task.
 
-    >>> _contradiction("skip", "click", -0.6, declared=False)[:75]
+    >>> _contradiction("skip", "click", "-0.60 of their relevance", ())[:75]
     "task 'skip' falls where 'click' rises (correlation -0.60 of their relevance"
     """
-    if declared:
+    if main in declared:
         return (
-            f"task {task!r} was declared decreasing, but rises where {main!r} rises (correlation {correlation:.2f} of "
-            "their relevance), so its relevance has the wrong sign: do not declare it decreasing"
+            f"tasks {main!r} and {task!r} were both declared decreasing, but one falls where the other rises "
+            f"(correlation {correlation}), so the relevance of one has the wrong sign: declare only one of them"
+        )
+    if task in declared:
+        return (
+            f"task {task!r} was declared decreasing, but rises where {main!r} rises (correlation {correlation}), so "
+            "its relevance has the wrong sign: do not declare it decreasing"
         )
     return (
-        f"task {task!r} falls where {main!r} rises (correlation {correlation:.2f} of their relevance), so its "
-        "relevance has the wrong sign: declare it decreasing"
+        f"task {task!r} falls where {main!r} rises (correlation {correlation}), so its relevance has the wrong sign: "
+        "declare it decreasing"
     )
 
 

@@ -1,7 +1,7 @@
-"""The last step of training: the curve of the served probability, fitted exactly to the log.
+"""The last step of training: the curve of the served probability of any model, fitted exactly to the log.
 
-If it were learned by gradient descent, it would lag behind relevance, which changes until the end of training, and
-served probabilities would be several percent off.
+Most models learn no such curve. If it is learned by gradient descent, as in `DualHead`, it lags behind relevance, which
+changes until the end of training, and served probabilities would be several percent off.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.distributed
 
-from isolayer.debias.heads import DualHead
+from isolayer.debias.served_probability import ServedProbability
 from isolayer.fitting.histogram import Histogram
 from isolayer.training.parquet_batches import ParquetLogs
 
@@ -17,11 +17,11 @@ _ROWS = 65_536  # rows per call of the backbone
 
 
 @torch.no_grad()
-def refit_served(model: DualHead, logs: ParquetLogs, *, rank: int = 0, world: int = 1) -> None:
+def refit_served(model: ServedProbability, logs: ParquetLogs, *, rank: int = 0, world: int = 1) -> None:
     """Fit the served curve of every task to all rows of a log, held-out rows included; relevance does not change.
 
     Args:
-        model: A model with a detached anchor.
+        model: Any model with a served curve.
         logs: The log.
         rank: Rank of this process, which reads its share of the rows.
         world: Number of processes; all of them end with the same curves.

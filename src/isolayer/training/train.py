@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import lightning
 import torch
@@ -24,6 +23,7 @@ from torch import nn
 
 from isolayer.debias.heads import DualHead
 from isolayer.debias.referenced_curves import ReferencedCurves
+from isolayer.debias.served_probability import ServedProbability
 from isolayer.errors import InputError
 from isolayer.training.checkpoints import read_checkpoint, start_from
 from isolayer.training.columns import Columns
@@ -147,10 +147,11 @@ def train(
     """Train a model on Parquet logs, and write the model, checkpoints and the course of the loss into a folder.
 
     The log is read once before training, and unusable columns are refused. After the last pass, the curve of the
-    served probability is fitted exactly. Tasks whose relevance contradicts that of the others are named in a warning,
-    and so is a reference that no row has. Weights, curves and the ONNX model replace those of an earlier run together,
-    or not at all. Under ``torchrun`` the same call trains in several processes, each with its share of the rows; the
-    first of them writes.
+    served probability is fitted exactly, whatever the model: ``click_prob`` is the probability of a click on traffic
+    like that of the log, given the features and not the context. (`PositionPredictor` averages over contexts instead.)
+    Tasks whose relevance contradicts that of the others are named in a warning, and so is a reference that no row has.
+    Weights, curves and the ONNX model replace those of an earlier run together, or not at all. Under ``torchrun`` the
+    same call trains in several processes, each with its share of the rows; the first of them writes.
 
     Args:
         model: Anything with `DualHead`'s interface; it is trained in place.
@@ -196,8 +197,8 @@ def train(
             warnings.filterwarnings("ignore", message)
         trainer.fit(module, LogData(log, batch_size=fit.batch_size), ckpt_path=resumed, weights_only=True)
     loss = _restore_best(module, best) if fit.held_out else None
-    if getattr(model, "served_curve", None) is not None:
-        refit_served(cast("DualHead", model), log, rank=trainer.global_rank, world=trainer.world_size)
+    if isinstance(model, ServedProbability):
+        refit_served(model, log, rank=trainer.global_rank, world=trainer.world_size)
     own_loss = getattr(model, "needs_lists", False)  # which is no log loss
     doubt = too_good(loss, summary.rates) if loss is not None and not own_loss else ""
     return _finish(trainer, module, known, log, folder, loss, [*summary.doubts(), *([doubt] if doubt else [])])

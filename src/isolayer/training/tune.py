@@ -1,7 +1,8 @@
 """A small search over the settings of training: every trial is a separate run, and is saved when it is done.
 
 An interrupted search continues where it stopped: finished trials are not repeated, and the one that was running resumes
-from its checkpoint.
+from its checkpoint. A trial is known by its settings and its model, after which its folder is named, and a folder holds
+the trials of one search, see `search_facts`: so no trial is reused for, or continued from, another one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from isolayer.metrics import ndcg
 from isolayer.storage import whole_file
 from isolayer.training.columns import Columns
 from isolayer.training.parquet_batches import ParquetLogs
+from isolayer.training.search_facts import claim, digest, search_facts
 from isolayer.training.train import Fit, train
 
 TRIALS = "trials.jsonl"
@@ -39,6 +41,7 @@ class Trial:
         truth: nDCG of the relevance of the first task against true relevance, where the log has it.
         epochs: Passes over the log.
         folder: Where the run wrote its model.
+        warnings: Sentences about what is doubtful in the result, as in `Trained`.
     """
 
     settings: Settings
@@ -46,6 +49,7 @@ class Trial:
     truth: float | None
     epochs: int
     folder: str
+    warnings: Sequence[str] = ()
 
 
 def candidates(space: Mapping[str, Sequence[Any]], trials: int, seed: int = 0) -> list[Settings]:
@@ -74,6 +78,7 @@ def tune(
     columns: Mapping[str, Any],
     fit: Fit | None = None,
     truth: str | None = None,
+    setup: Mapping[str, Any] | None = None,
     report: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> list[Trial]:
     """Train one model for each of some settings, and return them, best first.
@@ -85,10 +90,12 @@ def tune(
         logs: A Parquet file, a folder of files, or several of either.
         space: Values of each setting; ``"lr"`` and ``"decay"`` are those of training, the others are for ``make``.
         trials: How many to try.
-        folder: Where to write; a search in this folder is continued.
+        folder: Where to write; a search in this folder is continued. It must have the same log, columns, ``fit``,
+            ``truth`` and ``setup``; ``space`` and ``trials`` may change.
         columns: ``features``, ``tasks``, ``contexts`` and ``vocabularies``, as `train` takes them.
         fit: How to train.
         truth: A column of true relevance, as simulated logs have it; needs the lists of the rows in ``fit``.
+        setup: What else ``make`` depends on, by name, to be compared when the search is continued.
         report: Called with the number of finished trials, the number of all trials, and the settings being tried.
     """
     fit, folder = fit or Fit(), Path(folder)
@@ -100,18 +107,21 @@ def tune(
     fits = [
         replace(fit, lr=one.get("lr", fit.lr), decay=one.get("decay", fit.decay)) for one in wanted
     ]  # checked first
-    done = {_key(trial.settings): trial for trial in _read(folder / TRIALS)}
+    done = {Path(trial.folder).name: trial for trial in _read(folder / TRIALS)}
+    claim(folder, search_facts(logs, columns, fit, truth, setup or {}), trials=bool(done))
+    finished = []
     for place, settings in enumerate(wanted):
         report(place, len(wanted), ", ".join(f"{name} {value}" for name, value in settings.items()))
-        if _key(settings) not in done:
-            run = folder / f"trial-{place}"
-            trained = train(make(settings), logs, **columns, folder=run, fit=fits[place], start="resume")
+        model = make(settings)
+        run = folder / _name(settings, fits[place], model)
+        if run.name not in done:
+            trained = train(model, logs, **columns, folder=run, fit=fits[place], start="resume")
             found = None if truth is None else _against_truth(trained.model, logs, columns, str(fit.list_id), truth)
             loss = np.inf if trained.held_out_loss is None else trained.held_out_loss
-            done[_key(settings)] = Trial(settings, float(loss), found, trained.epochs, str(run))
+            done[run.name] = Trial(settings, float(loss), found, trained.epochs, str(run), trained.warnings)
             _write(folder / TRIALS, list(done.values()))
+        finished.append(replace(done[run.name], folder=str(run)))
     report(len(wanted), len(wanted), "done")
-    finished = [done[_key(settings)] for settings in wanted]
     return sorted(finished, key=lambda trial: trial.held_out_loss if trial.truth is None else -trial.truth)
 
 
@@ -134,8 +144,9 @@ def _against_truth(model: nn.Module, logs: Any, columns: Mapping[str, Any], list
     return float(ndcg(np.concatenate(true), np.concatenate(score), np.concatenate(lists)))
 
 
-def _key(settings: Settings) -> str:
-    return json.dumps(settings, sort_keys=True)
+def _name(settings: Settings, fit: Fit, model: nn.Module) -> str:
+    """The folder of a trial, by everything that it does not share with all trials of its search."""
+    return f"trial-{digest([settings, fit.lr, fit.decay, str(model)])}"
 
 
 def _read(path: Path) -> list[Trial]:

@@ -482,6 +482,27 @@ def test_what_processes_see_of_a_log_adds_up_to_the_whole(tmp_path):
         assert found.rates == pytest.approx(alone.rates)
 
 
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_a_leak_is_found_by_any_number_of_processes(tmp_path, monkeypatch, world):
+    """140 positives are enough for all processes together, and for none of several."""
+    rng = np.random.default_rng(0)
+    click = (np.arange(1_000) % 50 < 7).astype(float)
+    features = {"f": rng.standard_normal(1_000), "dwell": click * rng.uniform(1, 60, 1_000)}
+    table = pa.table(features | {"click": click, "position": np.zeros(1_000, int)})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=100)
+    logs = ParquetLogs(tmp_path / "log.parquet", Columns(["f", "dwell"], ["click"], ["position"]))
+
+    def gather(parts, mine):
+        parts[:] = [log_check._seen(logs, {}, (), rank, world, allow_leaks=False) for rank in range(world)]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    with pytest.raises(InputError, match="got 'dwell', which gives 'click' away"):
+        check_log(logs, world=world)
+    monkeypatch.setattr(log_check, "ROWS", 250)  # too few rows to judge by, in whichever processes
+    monkeypatch.setattr("isolayer.training.leaks.ROWS", 250)
+    assert check_log(logs, world=world).rows == 1_000
+
+
 def test_the_number_of_batches_is_counted_as_they_are_drawn(tmp_path):
     table = pa.table({"f": np.arange(1000.0), "click": np.tile([0.0, 1.0], 500), "position": np.zeros(1000, int)})
     for size in (60, 400):  # many row groups, and few

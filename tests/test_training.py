@@ -428,9 +428,19 @@ def test_small_and_empty_logs(tmp_path):
     few = write(tmp_path / "few.parquet", log, rows=3)
     with pytest.raises(InputError, match="expected rows to train on and to hold out, got 3 rows; use more rows"):
         train(dual_head(), few, **COLUMNS, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     empty = write(tmp_path / "empty.parquet", log, rows=0)
     with pytest.raises(InputError, match="expected at least one row, got empty files"):
         train(dual_head(), empty, **COLUMNS, folder=tmp_path / "run")
+
+
+def test_fewer_rows_held_out_than_processes(tmp_path, monkeypatch):
+    log = simulate.debias_feed("position", "spurious").log(2)
+    few = write(tmp_path / "few.parquet", log, rows=12)
+    monkeypatch.setattr("isolayer.training.train._joined", lambda: (0, 2))
+    with pytest.raises(InputError, match="to hold out, got 12 rows for 2 processes; use more rows"):
+        train(dual_head(), few, **COLUMNS, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -172,10 +172,11 @@ def train(
     _check_lists(model, fit)
     columns = Columns(features, tasks, contexts, fit.weight, fit.list_id, vocabularies or {})
     log = ParquetLogs(logs, columns, held_out=fit.held_out, seed=fit.seed)
-    for part in (True, False):
-        if not log.batches(batch_size=fit.batch_size, train=part) and (part or fit.held_out):
-            raise InputError(f"logs: expected rows to train on and to hold out, got {log.rows} rows; use more rows")
     rank, world = _joined()
+    for part in (True, False):
+        if not log.batches(batch_size=fit.batch_size, train=part, world=world) and (part or fit.held_out):
+            got = f"{log.rows} rows for {world} processes" if world > 1 else f"{log.rows} rows"
+            raise InputError(f"logs: expected rows to train on and to hold out, got {got}; use more rows")
     tied = [ids for part in model.modules() if isinstance(part, ReferencedCurves) for ids in part.references()]
     summary = check_log(log, context_sizes(model), references=tied, allow_leaks=fit.allow_leaks, rank=rank, world=world)
     known = ModelColumns.of(model, columns, summary)

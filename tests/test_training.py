@@ -27,7 +27,7 @@ from isolayer.debias.diagnose import position_effect
 from isolayer.training import log_check
 from isolayer.training.columns import Columns
 from isolayer.training.log_check import check_log
-from isolayer.training.parquet_batches import LogBatches, ParquetLogs
+from isolayer.training.parquet_batches import LogBatches, ParquetLogs, RowGroup
 from isolayer.training.train import Fit, load_weights, train
 
 COLUMNS = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
@@ -132,6 +132,36 @@ def test_processes_share_row_groups_of_any_sizes_equally(sizes, world, held_out,
         parts = [logs.read(*part)["x"].to_numpy() for part in logs.share(train=training)]
     assert max(map(len, read_by)) - min(map(len, read_by)) <= 1
     assert sorted(np.concatenate(read_by)) == sorted(np.concatenate([np.zeros(0), *parts]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=14) | st.lists(st.integers(1, 5), min_size=1, max_size=80),
+    st.floats(0, 0.99),
+    st.integers(0, 9),
+)
+def test_the_held_out_share_is_that_of_the_whole_log(sizes, held_out, seed):
+    """However small the row groups are: each would round its share to none."""
+    logs = ParquetLogs("log", Columns(["x"], ["y"], ["k"]), held_out=held_out, seed=seed)
+    groups = [RowGroup("log", place, rows, place) for place, rows in enumerate(sizes)]
+    logs.__dict__["row_groups"] = groups
+    parts = {part: [len(logs.rows_of(group, train=part)) for group in groups] for part in (True, False)}
+    assert [sum(both) for both in zip(parts[True], parts[False], strict=True)] == sizes
+    assert abs(sum(parts[False]) - held_out * sum(sizes)) < 1
+    for found, rows in zip(parts[False], sizes, strict=True):
+        assert abs(found - held_out * rows) < 1 + 1e-9
+    if len(sizes) == 1:
+        assert sum(parts[False]) == round(held_out * sizes[0])
+
+
+def test_a_log_of_single_rows_holds_out_other_rows_with_another_seed():
+    found = set()
+    for seed in range(3):
+        logs = ParquetLogs("log", Columns(["x"], ["y"], ["k"]), seed=seed)
+        logs.__dict__["row_groups"] = [RowGroup("log", place, 1, place) for place in range(200)]
+        found.add(tuple(group.number for group, _ in logs.share(train=False)))
+    assert len(found) == 3
+    assert {len(rows) for rows in found} == {20}
 
 
 def test_orders_differ_by_epoch_and_rows_held_out_do_not(tmp_path):

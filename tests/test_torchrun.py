@@ -1,6 +1,7 @@
-"""`isolayer train` under torchrun: its options, and an interrupted run."""
+"""`isolayer train` under torchrun: its options, an interrupted run, and mistakes that one process meets."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -59,3 +60,15 @@ def test_an_interrupted_run_resumes(log, tmp_path):
         saved = torch.load(tmp_path / "model" / "last.ckpt", weights_only=True)
         assert (saved["epoch"], saved["global_step"]) == (epochs - 1, epochs)
     assert "version_1" in {path.name for path in (tmp_path / "model" / "csv").iterdir()}
+
+
+def test_a_folder_that_cannot_be_written_is_told_once(log):
+    out = log / "model"  # the log is no folder
+    done = torchrun("train", log, "--features", "feature_*", "--contexts", "position:10,device:3", "--out", out)
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if "isolayer: " in line]
+    assert len(said) == 1, done.stderr
+    assert re.search(r"isolayer: .*Not a directory: .*; check the path and its permissions", said[0])
+    assert "[rank" not in done.stderr
+    assert "Connection" not in done.stderr
+    assert set(re.findall(r"exitcode *: (-?\d+)", done.stderr)) == {"2"}

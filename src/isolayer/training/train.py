@@ -30,6 +30,7 @@ from isolayer.training.columns import Columns
 from isolayer.training.leaks import too_good
 from isolayer.training.lightning_module import HELD_OUT_LOSS, LOG_EVERY, LogData, LogModule
 from isolayer.training.log_check import check_log
+from isolayer.training.mistakes import told_to_all
 from isolayer.training.model_folder import (
     CURVES,
     SERVING,
@@ -132,6 +133,7 @@ class Trained:
     warnings: tuple[str, ...] = ()
 
 
+@told_to_all()
 def train(
     model: nn.Module,
     logs: str | Path | Sequence[str | Path],

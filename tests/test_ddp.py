@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -86,6 +87,67 @@ assert torch.equal(alone.table.weight.grad.to_dense()[:, 0], torch.tensor([0, 0,
 open(f"{__file__}.{rank}.done", "w").close()
 """
 
+LOSSES = """
+from torch import nn
+from isolayer.debias import DualHead
+from isolayer.debias.click_models import Cascade
+from isolayer.debias.confounding import GradientReversal
+from isolayer.debias.in_turns import PairwiseDebiasing, RegressionEM
+from isolayer.debias.pap import PositionPredictor
+from isolayer.debias.ranking_loss import LOSSES
+from isolayer.debias.weighting import DualLearning, InversePropensity
+from isolayer.nn.whole_batch import whole_batch
+
+torch.manual_seed(0)
+session = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3])
+position = torch.cat([torch.arange(int(n)) for n in session.bincount()])
+features, weight = torch.randn(18, 3), torch.rand(18).double()
+labels = {task: torch.rand(18).round() for task in ("click", "like")}
+mask = {"like": session > 1}  # the first process has no likes
+cut = slice(0, 6) if rank == 0 else slice(6, 18)  # whole lists, but not as many rows
+contexts, tasks = {"position": 8}, ("click", "like")
+options = {"width": 4, "tasks": tasks}
+makers = {
+    "regression": lambda: RegressionEM(nn.Linear(3, 4), positions=8, **options).eval(),  # draws nothing
+    "running": lambda: RegressionEM(nn.Linear(3, 4), positions=8, **options),
+    "pairwise": lambda: PairwiseDebiasing(nn.Linear(3, 4), positions=8, **options),
+    "dual": lambda: DualLearning(nn.Linear(3, 4), contexts=contexts, **options),
+    "ipw": lambda: InversePropensity(nn.Linear(3, 4), propensity=[1 / k for k in range(1, 9)], **options),
+    "cascade": lambda: Cascade(nn.Linear(3, 4), positions=8, **options),
+    "reversal": lambda: GradientReversal(nn.Linear(3, 4), contexts=contexts, **options),
+    "predictor": lambda: PositionPredictor(makers["pointwise"](), nn.Linear(3, 2), width=2),
+}
+for kind in LOSSES:
+    makers[kind] = lambda kind=kind: DualHead(nn.Linear(3, 4), contexts=contexts, loss=kind, **options)
+
+def of_rows(model, rows):
+    context = {"position": position[rows], "session": session[rows]}
+    given = {task: label[rows] for task, label in labels.items()}
+    outputs = model(features[rows].double(), context)
+    return model.loss(outputs, given, {"like": mask["like"][rows]}, weight[rows])
+
+for name, make in makers.items():
+    torch.manual_seed(1)
+    model = make().double()
+    with torch.no_grad():
+        for one in model.parameters():
+            one.add_(0.1 * torch.randn_like(one))
+    whole = copy.deepcopy(model)
+    with together() as waiting, whole_batch():
+        loss = of_rows(model, cut)
+    loss.backward()
+    average_gradients(list(model.parameters()), waiting=waiting)
+    of_rows(whole, slice(None)).backward()
+    for (what, mine), one in zip(model.named_parameters(), whole.parameters(), strict=True):
+        if name != "running":  # it draws labels
+            assert (mine.grad is None) == (one.grad is None), (name, what)
+            if one.grad is not None:
+                torch.testing.assert_close(mine.grad, one.grad, atol=1e-12, rtol=0, msg=f"{name} {what}")
+    for (what, mine), one in zip(model.named_buffers(), whole.buffers(), strict=True):
+        torch.testing.assert_close(mine, one, atol=1e-12, rtol=0, msg=f"{name} {what}")
+open(f"{__file__}.{rank}.losses", "w").close()
+"""
+
 TRAINING = """
 import sys, warnings
 import torch
@@ -97,13 +159,13 @@ class Double(nn.Module):
     def forward(self, features):
         return features.double()
 
-def trained(log, folder):
+def trained(log, folder, tasks=("click",), weight=None):
     '''A model in double precision, so that only what processes do differently is left, not the order of sums.'''
     torch.manual_seed(0)
     backbone = nn.Sequential(Double(), nn.Linear(4, 8), nn.ReLU())
-    model = DualHead(backbone, width=8, tasks=("click",), contexts={"position": 4, "device": 3}).double()
-    fit = Fit(epochs=2, patience=9, batch_size=128, lr=1e-2, progress=False)
-    columns = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
+    model = DualHead(backbone, width=8, tasks=tasks, contexts={"position": 4, "device": 3}).double()
+    fit = Fit(epochs=2, patience=9, batch_size=128, lr=1e-2, weight=weight, progress=False)
+    columns = {"features": "features", "tasks": list(tasks), "contexts": ["position", "device"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(model, log, **columns, folder=folder, fit=fit)
@@ -111,6 +173,7 @@ def trained(log, folder):
 
 MAIN = """
 trained(sys.argv[1], sys.argv[2])
+trained(sys.argv[1], sys.argv[2] + "-weighted", ("click", "like"), "weight")
 """
 
 
@@ -125,7 +188,13 @@ class Both(IterableDataset):
 
     def __iter__(self):
         for pair in zip(*self.parts, strict=True):
+            masks = set(pair[0].mask) | set(pair[1].mask)  # of tasks that lack labels in one of them
+            pair = [one._replace(mask={task: _mask(one, task) for task in masks}) for one in pair]
             yield Batch(*(_joined(*columns) for columns in zip(*pair, strict=True)))
+
+
+def _mask(batch, task):
+    return batch.mask.get(task, torch.ones(len(batch.features), dtype=torch.bool))
 
 
 def _joined(one, two):
@@ -152,10 +221,15 @@ def job(tmp_path_factory) -> Path:
     features, position, device = rng.normal(0, 1, (1600, 4)), rng.integers(0, 4, 1600), rng.integers(0, 3, 1600)
     rate = 1 / (1 + np.exp(-features[:, 0] + 0.5 * position + 0.2 * device))
     columns = {"features": list(features.astype(np.float32)), "position": position, "device": device}
-    log = pa.table(columns | {"click": (rng.random(1600) < rate).astype(np.float32)})
+    columns["click"] = (rng.random(1600) < rate).astype(np.float32)
+    group = np.arange(1600) // 200
+    columns["weight"] = (0.2 + group % 3 + rng.random(1600)).astype(np.float32)
+    liked = (rng.random(1600) < rate / 2).astype(np.float32)
+    columns["like"] = pa.array(liked, mask=np.isin(group, [0, 3, 4, 7]))  # row groups go whole to a process
+    log = pa.table(columns)
     pq.write_table(log, folder / "log.parquet", row_group_size=200)
     script = folder / "job.py"
-    script.write_text(SCRIPT + TRAINING + MAIN)
+    script.write_text(SCRIPT + LOSSES + TRAINING + MAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     command += [str(folder / "log.parquet"), str(folder / "two")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
@@ -167,16 +241,24 @@ def test_two_processes_agree_with_one(job):
     assert sorted(path.name for path in job.glob("*.done")) == ["job.py.0.done", "job.py.1.done"]
 
 
-def test_two_processes_train_the_curves_of_one_on_the_same_global_batches(job, monkeypatch):
+def test_every_loss_of_two_processes_is_that_of_all_their_rows(job):
+    assert sorted(path.name for path in job.glob("*.losses")) == ["job.py.0.losses", "job.py.1.losses"]
+
+
+@pytest.mark.parametrize("run", ["", "-weighted"])
+def test_two_processes_train_the_curves_of_one_on_the_same_global_batches(job, monkeypatch, run):
     monkeypatch.setattr("isolayer.training.train.LogData", GlobalBatches)
     own: dict[str, object] = {}
     exec(compile(TRAINING, "training", "exec"), own)
-    own["trained"](job / "log.parquet", job / "one")
-    last = [torch.load(job / name / "last.ckpt", weights_only=True) for name in ("one", "two")]
+    folders = [job / f"{name}{run}" for name in ("one", "two")]
+    own["trained"](job / "log.parquet", folders[0], *((("click", "like"), "weight") if run else ()))
+    last = [torch.load(folder / "last.ckpt", weights_only=True) for folder in folders]
     assert [checkpoint["global_step"] for checkpoint in last] == [22, 22]
-    one, two = (load_file(job / name / WEIGHTS) for name in ("one", "two"))
+    one, two = (load_file(folder / WEIGHTS) for folder in folders)
     for name in one:  # the served curve is fitted afterwards, as exactly as its solver is
         torch.testing.assert_close(two[name], one[name], atol=1e-6 if "served" in name else 1e-12, rtol=0)
-    curves = [Curves.load(job / name / "curves.parquet") for name in ("one", "two")]
+    curves = [Curves.load(folder / "curves.parquet") for folder in folders]
     np.testing.assert_allclose(curves[1].values, curves[0].values, rtol=0, atol=1e-6)
     assert np.ptp(curves[0].values - curves[0].values[0]) > 0.1  # something was learned
+    losses = [pyarrow.csv.read_csv(folder / "csv/version_0/metrics.csv")["held_out_loss"] for folder in folders]
+    np.testing.assert_allclose(losses[1].drop_null(), losses[0].drop_null(), rtol=1e-6)

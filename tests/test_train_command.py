@@ -156,7 +156,7 @@ def test_the_next_day_keeps_the_ids_of_the_first(trained, tmp_path):
     pq.write_table(fewer, tmp_path / "next.parquet")
     run(
         *("train", tmp_path / "next.parquet", *OPTIONS, "--tasks", "click,skip", "--decreasing", "skip"),
-        *("--start", trained / "model" / "last.ckpt", "--out", tmp_path / "model"),
+        *("--start-from", trained / "model" / "last.ckpt", "--out", tmp_path / "model"),
     )
     assert json.loads((tmp_path / "model" / "model.json").read_text())["vocabularies"]["device"] == DEVICES.tolist()
 

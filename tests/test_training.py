@@ -27,7 +27,7 @@ from isolayer.debias.diagnose import position_effect
 from isolayer.training import log_check
 from isolayer.training.columns import Columns
 from isolayer.training.log_check import check_log
-from isolayer.training.parquet_batches import LogBatches, ParquetLogs
+from isolayer.training.parquet_batches import LogBatches, ParquetLogs, RowGroup
 from isolayer.training.train import Fit, load_weights, train
 
 COLUMNS = {"features": "features", "tasks": ["click"], "contexts": ["position", "device"]}
@@ -132,6 +132,36 @@ def test_processes_share_row_groups_of_any_sizes_equally(sizes, world, held_out,
         parts = [logs.read(*part)["x"].to_numpy() for part in logs.share(train=training)]
     assert max(map(len, read_by)) - min(map(len, read_by)) <= 1
     assert sorted(np.concatenate(read_by)) == sorted(np.concatenate([np.zeros(0), *parts]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=14) | st.lists(st.integers(1, 5), min_size=1, max_size=80),
+    st.floats(0, 0.99),
+    st.integers(0, 9),
+)
+def test_the_held_out_share_is_that_of_the_whole_log(sizes, held_out, seed):
+    """However small the row groups are: each would round its share to none."""
+    logs = ParquetLogs("log", Columns(["x"], ["y"], ["k"]), held_out=held_out, seed=seed)
+    groups = [RowGroup("log", place, rows, place) for place, rows in enumerate(sizes)]
+    logs.__dict__["row_groups"] = groups
+    parts = {part: [len(logs.rows_of(group, train=part)) for group in groups] for part in (True, False)}
+    assert [sum(both) for both in zip(parts[True], parts[False], strict=True)] == sizes
+    assert abs(sum(parts[False]) - held_out * sum(sizes)) < 1
+    for found, rows in zip(parts[False], sizes, strict=True):
+        assert abs(found - held_out * rows) < 1 + 1e-9
+    if len(sizes) == 1:
+        assert sum(parts[False]) == round(held_out * sizes[0])
+
+
+def test_a_log_of_single_rows_holds_out_other_rows_with_another_seed():
+    found = set()
+    for seed in range(3):
+        logs = ParquetLogs("log", Columns(["x"], ["y"], ["k"]), seed=seed)
+        logs.__dict__["row_groups"] = [RowGroup("log", place, 1, place) for place in range(200)]
+        found.add(tuple(group.number for group, _ in logs.share(train=False)))
+    assert len(found) == 3
+    assert {len(rows) for rows in found} == {20}
 
 
 def test_orders_differ_by_epoch_and_rows_held_out_do_not(tmp_path):
@@ -428,9 +458,19 @@ def test_small_and_empty_logs(tmp_path):
     few = write(tmp_path / "few.parquet", log, rows=3)
     with pytest.raises(InputError, match="expected rows to train on and to hold out, got 3 rows; use more rows"):
         train(dual_head(), few, **COLUMNS, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     empty = write(tmp_path / "empty.parquet", log, rows=0)
     with pytest.raises(InputError, match="expected at least one row, got empty files"):
         train(dual_head(), empty, **COLUMNS, folder=tmp_path / "run")
+
+
+def test_fewer_rows_held_out_than_processes(tmp_path, monkeypatch):
+    log = simulate.debias_feed("position", "spurious").log(2)
+    few = write(tmp_path / "few.parquet", log, rows=12)
+    monkeypatch.setattr("isolayer.training.train._joined", lambda: (0, 2))
+    with pytest.raises(InputError, match="to hold out, got 12 rows for 2 processes; use more rows"):
+        train(dual_head(), few, **COLUMNS, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -480,6 +520,27 @@ def test_what_processes_see_of_a_log_adds_up_to_the_whole(tmp_path):
         assert found.mean == pytest.approx(alone.mean, rel=1e-12)
         assert found.std == pytest.approx(alone.std, rel=1e-6)
         assert found.rates == pytest.approx(alone.rates)
+
+
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_a_leak_is_found_by_any_number_of_processes(tmp_path, monkeypatch, world):
+    """140 positives are enough for all processes together, and for none of several."""
+    rng = np.random.default_rng(0)
+    click = (np.arange(1_000) % 50 < 7).astype(float)
+    features = {"f": rng.standard_normal(1_000), "dwell": click * rng.uniform(1, 60, 1_000)}
+    table = pa.table(features | {"click": click, "position": np.zeros(1_000, int)})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=100)
+    logs = ParquetLogs(tmp_path / "log.parquet", Columns(["f", "dwell"], ["click"], ["position"]))
+
+    def gather(parts, mine):
+        parts[:] = [log_check._seen(logs, {}, (), rank, world, allow_leaks=False) for rank in range(world)]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    with pytest.raises(InputError, match="got 'dwell', which gives 'click' away"):
+        check_log(logs, world=world)
+    monkeypatch.setattr(log_check, "ROWS", 250)  # too few rows to judge by, in whichever processes
+    monkeypatch.setattr("isolayer.training.leaks.ROWS", 250)
+    assert check_log(logs, world=world).rows == 1_000
 
 
 def test_the_number_of_batches_is_counted_as_they_are_drawn(tmp_path):

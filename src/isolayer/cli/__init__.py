@@ -47,8 +47,11 @@ def run() -> int:
     except _mistakes() as error:
         if type(error).__name__ in _FAULTS:
             raise
-        if os.environ.get("RANK", "0") == "0":  # under torchrun every process meets the same mistake
-            print(f"isolayer: {line(error)}", file=sys.stderr)
+        first = os.environ.get("RANK", "0") == "0"  # under torchrun every process meets the same mistake
+        if getattr(error, "reported_here", first):  # or one alone does, which says so: see `training.mistakes`
+            print(f"isolayer: {line(error)}", file=sys.stderr, flush=True)
+        if mistakes := sys.modules.get("isolayer.training.mistakes"):
+            mistakes.part(error)
         return 2
     except SystemExit as end:
         if not isinstance(end.code, int | None):

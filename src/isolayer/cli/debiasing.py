@@ -140,7 +140,8 @@ def train(
         typer.Option(min=0, help="Decay of the backbone's weights; for a small log that overfits, try 0.1 to 0.3."),
     ] = 0.0,
     start: Annotated[
-        str | None, typer.Option(help="resume, or a checkpoint of an earlier day to continue from.")
+        str | None,
+        typer.Option("--start-from", help="resume, or a checkpoint of an earlier day to continue from."),
     ] = None,
     allow_leaks: Annotated[bool, typer.Option("--allow-leaks", help="Accept features that give a label away.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,

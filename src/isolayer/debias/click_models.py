@@ -31,6 +31,7 @@ from isolayer.debias.lists import Lists, Outputs, seen_again, seen_lists
 from isolayer.debias.loss import Heads, Labels, stacked_labels
 from isolayer.debias.serving import Relevance
 from isolayer.nn.context_ids import checked_ids
+from isolayer.nn.whole_batch import shared_total
 from isolayer.settings import count, text
 
 _NEVER = -30.0  # log of a probability that counts as zero
@@ -93,7 +94,7 @@ class _ClickModel(Naive):
         counted = lists.pad(weights.expand_as(label)) * self._counted(event)
         log_prob = self._conditional(event, *table)
         each = -(event * log_prob + (1 - event) * _log_other(log_prob))
-        loss: Tensor = (counted * each).sum((0, 1)) / counted.sum((0, 1)).clamp(min=torch.finfo(each.dtype).tiny)
+        loss: Tensor = (counted * each).sum((0, 1)) / shared_total(counted.sum((0, 1)))
         return loss.sum()
 
     def _attraction(self, hidden: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from isolayer.debias.lists import Outputs, seen_again
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits
 from isolayer.errors import InputError
 from isolayer.fitting.columns import numbers, some, whole
+from isolayer.nn.whole_batch import weight_total
 from isolayer.settings import count, number
 
 
@@ -81,7 +82,7 @@ class GradientReversal(Naive):
         said, relevance = seen_again(outputs), stacked_logits(outputs, self.tasks, "relevance_logit").detach()
         _, weights = stacked_labels(self.tasks, labels, mask, weight, relevance)
         weights = weights.expand_as(relevance)
-        missed = (weights * (said - relevance) ** 2).sum(0) / weights.sum(0).clamp(min=torch.finfo(said.dtype).tiny)
+        missed = (weights * (said - relevance) ** 2).sum(0) / weight_total(weights)
         return super().loss(outputs, labels, mask, weight) + missed.sum()
 
 

@@ -17,6 +17,7 @@ from isolayer.debias.lists import Lists, Outputs, seen_again, seen_lists
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits, weighted_bce
 from isolayer.debias.ranking_loss import level_loss
 from isolayer.nn.context_ids import checked_ids
+from isolayer.nn.whole_batch import process_sum, weight_total
 from isolayer.settings import count, number, text
 
 _LEAST = 1e-3  # of a share, and of the ratio of a position to the first
@@ -64,8 +65,9 @@ class _ByPosition(Naive):
         return checked_ids(context, self.feature, self.positions, training=self.training) + 1
 
     def _sums(self, place: Tensor, values: Tensor) -> Tensor:
-        """Sums of values ``[batch, tasks]`` at each position, ``[positions + 1, tasks]``."""
-        return values.new_zeros(self.positions + 1, values.shape[1]).index_add(0, place, values)
+        """Sums of values ``[batch, tasks]`` at each position, ``[positions + 1, tasks]``, of all processes."""
+        own = values.new_zeros(self.positions + 1, values.shape[1]).index_add(0, place, values)
+        return process_sum(own)
 
     def _events(self, relevance: Tensor, labels: Labels, mask: Mask, weight: Tensor | None) -> tuple[Tensor, Tensor]:
         """Labels as events that rise with relevance, and weights, both ``[batch, tasks]``."""
@@ -207,7 +209,7 @@ class PairwiseDebiasing(_ByPosition):
         if self.training:
             self._update(place, lists.flat(by_other.sum(2)).detach(), lists.flat(by_ours.sum(1)).detach())
         total = (by_other / ours.unsqueeze(2)).sum((0, 1, 2))
-        pairs = total / weights.sum(0).clamp(min=torch.finfo(total.dtype).tiny)
+        pairs = total / weight_total(weights)
         return (pairs + level_loss(logit, event, weights)).sum()
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from isolayer.errors import InputError
 from isolayer.nn.inputs import tensor
 from isolayer.nn.sampled import sampled_logit
+from isolayer.nn.whole_batch import weight_total
 from isolayer.settings import mapping, number
 
 PerTask = float | Mapping[str, float]
@@ -51,7 +52,7 @@ def weighted_bce(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:
     tensor([0.6931])
     """
     loss = binary_cross_entropy_with_logits(logit, label, weight=weight, reduction="none").sum(0)
-    return loss / weight.sum(0).clamp(min=torch.finfo(loss.dtype).tiny)
+    return loss / weight_total(weight, logit.shape[1])
 
 
 def stacked_logits(outputs: Mapping[str, Heads], tasks: Sequence[str], part: str) -> Tensor:

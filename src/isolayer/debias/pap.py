@@ -27,6 +27,7 @@ from isolayer.errors import InputError
 from isolayer.nn.context_ids import checked_ids
 from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.inputs import module
+from isolayer.nn.whole_batch import shared_total
 from isolayer.settings import choice, count, instance, number
 
 _MOST_CONTEXTS = 4096
@@ -137,7 +138,7 @@ class PositionPredictor(nn.Module):
         known = outputs.context_id >= 0
         share = known.to(outputs.context_logits.dtype) if weight is None else weight * known
         each = cross_entropy(outputs.context_logits, outputs.context_id, reduction="none", ignore_index=-1)
-        missed = (each * share).sum() / share.sum().clamp(min=torch.finfo(each.dtype).tiny)
+        missed = (each * share).sum() / shared_total(share.sum())
         return total + self.gamma * missed
 
     def serving(self) -> Serving:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from isolayer.debias.lists import Lists
+from isolayer.nn.whole_batch import process_mean, weight_total
 
 Ranking = Literal["pointwise", "listwise", "pairwise", "lambdarank", "jrc"]
 LOSSES: tuple[Ranking, ...] = get_args(Ranking)
@@ -66,7 +67,7 @@ def list_loss(
     else:
         each = _pairs(table, label_table, weights, lists.pad(score) if kind == "lambdarank" else None)
     total = (weights * each).sum((0, 1))
-    return total / weight.sum(0).clamp(min=torch.finfo(total.dtype).tiny)
+    return total / weight_total(weight)
 
 
 def level_loss(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:
@@ -83,10 +84,11 @@ def level_loss(logit: Tensor, label: Tensor, weight: Tensor) -> Tensor:
     tensor([-0.1966, -0.1966])
     """
     weight = weight.expand_as(logit)
-    share = weight / weight.sum(0).clamp(min=torch.finfo(logit.dtype).tiny)
-    level = (share * logit).sum(0)
-    prob = (share * torch.sigmoid(logit.detach() + level - level.detach())).sum(0).clamp(1e-6, 1 - 1e-6)
-    rate = (share * label).sum(0)
+    share = weight / weight_total(weight)
+    level = process_mean((share * logit).sum(0))
+    prob = (share * torch.sigmoid(logit.detach() + level - level.detach())).sum(0)
+    prob, rate = process_mean(torch.stack([prob, (share * label).sum(0)])).unbind(0)
+    prob = prob.clamp(1e-6, 1 - 1e-6)
     return -(rate * prob.log() + (1 - rate) * torch.log1p(-prob))
 
 

@@ -18,6 +18,7 @@ from isolayer.debias.lists import Lists
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits
 from isolayer.fitting.columns import numbers, refuse, some
 from isolayer.nn.context_ids import checked_ids
+from isolayer.nn.whole_batch import weight_total
 from isolayer.settings import choice, number, text
 
 
@@ -174,4 +175,4 @@ def _cost(
     label, weights = stacked_labels(model.tasks, labels, mask, weight, relevance)
     event = torch.where(model.sign > 0, label, 1 - label)
     loss = weights * (unseen(relevance) + event * cost)
-    return (loss.sum(0) / weights.sum(0).clamp(min=torch.finfo(loss.dtype).tiny)).sum()
+    return (loss.sum(0) / weight_total(weights, loss.shape[1])).sum()

@@ -8,8 +8,8 @@ the key that its attribute ``group`` names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import lightning
 import torch
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from isolayer.debias.loss import stacked_labels, weighted_bce
 from isolayer.errors import InputError
 from isolayer.nn.rates import RowAdam, parameter_groups
+from isolayer.nn.whole_batch import process_sum, whole_batch
 from isolayer.training.columns import Batch
 from isolayer.training.parquet_batches import LogBatches, ParquetLogs
 
@@ -53,6 +54,7 @@ class LogModule(lightning.LightningModule):
         self.model, self.lr, self.curve_lr, self.decay = model, lr, curve_lr, decay
         self.columns = dict(columns or {})
         self.optimiser_state: dict[str, Any] | None = None
+        self._held_out: Tensor | None = None  # [sum of losses times weights, sum of weights] of the rows so far
 
     def forward(self, batch: Batch) -> Any:
         """Outputs of the model; one that compares the rows of a list finds their numbers in its context."""
@@ -61,8 +63,9 @@ class LogModule(lightning.LightningModule):
         return self.model(batch.features, batch.context | {getattr(self.model, "group", LISTS): batch.lists})
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        """The model's own loss."""
-        loss: Tensor = self.model.loss(self(batch), batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
+        """The model's own loss; in several processes it is normalised by the rows of all of them."""
+        with whole_batch():
+            loss: Tensor = self.model.loss(self(batch), batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
         if not torch.isfinite(loss):
             value = float(loss.detach())
             raise InputError(
@@ -73,14 +76,28 @@ class LogModule(lightning.LightningModule):
             self.log("train_loss", loss, prog_bar=True, batch_size=len(batch.features))
         return loss
 
+    def on_validation_epoch_start(self) -> None:
+        """Forget the rows of an earlier pass."""
+        self._held_out = None
+
     def validation_step(self, batch: Batch, index: int) -> None:
-        """Log loss of the observed labels, averaged over tasks; for a model that compares lists, its own loss."""
-        outputs = self(batch)
-        if getattr(self.model, "needs_lists", False):  # its logits are not those of probabilities
-            loss = self.model.loss(outputs, batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
-        else:
-            loss = observed_loss(outputs, batch)
-        self.log(HELD_OUT_LOSS, loss, prog_bar=True, sync_dist=True, batch_size=len(batch.features))
+        """Add the losses of a batch up; they are averaged over all held-out rows at the end."""
+        own = getattr(self.model, "needs_lists", False)  # its logits are not those of probabilities
+        losses = own_losses(self.model, self(batch), batch) if own else observed_losses(self(batch), batch)
+        self._held_out = losses if self._held_out is None else self._held_out + losses
+
+    def on_validation_epoch_end(self) -> None:
+        """Log loss of the observed labels, averaged over tasks; for a model that compares lists, its own loss.
+
+        Each task's loss is the weighted mean over its labels in the held-out rows of all processes.
+        """
+        if self._held_out is None:
+            return
+        with whole_batch():
+            loss, weight = process_sum(self._held_out).unbind(0)
+        means = loss / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+        found = means.sum() if getattr(self.model, "needs_lists", False) else means.mean()
+        self.log(HELD_OUT_LOSS, found, prog_bar=True, sync_dist=True, batch_size=1)  # the same in all processes
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, with the curves' parameters in a group of their own, and sparse tables updated row by row."""
@@ -98,12 +115,25 @@ class LogModule(lightning.LightningModule):
         checkpoint[COLUMNS] = self.columns
 
 
-def observed_loss(outputs: Mapping[str, Any], batch: Batch) -> Tensor:
-    """Log loss of the labels as they were observed, averaged over tasks."""
+def observed_losses(outputs: Mapping[str, Any], batch: Batch) -> Tensor:
+    """Log loss of the labels of each task as they were observed: its weighted sum, and the weights, ``[2, tasks]``."""
     tasks = list(batch.labels)
     logit = torch.stack([outputs[task].observed_logit for task in tasks], dim=1)
     label, weight = stacked_labels(tasks, batch.labels, batch.mask or None, batch.weight, logit)
-    return weighted_bce(logit, label, weight).mean()
+    total = weight.sum(0, dtype=torch.double).expand(len(tasks))
+    return torch.stack([weighted_bce(logit, label, weight) * total, total])
+
+
+def own_losses(model: nn.Module, outputs: Mapping[str, Any], batch: Batch) -> Tensor:
+    """The same of the model's own loss: of each task alone, and of what belongs to no task, ``[2, tasks + 1]``."""
+    tasks, loss = list(batch.labels), cast("Callable[..., Tensor]", model.loss)
+    weight = batch.features.new_ones(len(batch.features)) if batch.weight is None else batch.weight
+    none = dict.fromkeys(tasks, torch.zeros_like(weight, dtype=torch.bool))
+    known = {task: batch.mask.get(task, ~none[task]) for task in tasks}
+    rest = loss(outputs, batch.labels, none, batch.weight) if len(tasks) > 1 else weight.new_zeros(())
+    each = [loss(outputs, batch.labels, none | {task: known[task]}, batch.weight) - rest for task in tasks]
+    total = torch.stack([one.sum(dtype=torch.double) for one in (*(weight * known[task] for task in tasks), weight)])
+    return torch.stack([torch.stack([*each, rest]) * total, total])
 
 
 class LogData(lightning.LightningDataModule):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from isolayer.errors import InputError
 from isolayer.training.columns import Batch, Columns
-from isolayer.training.leaks import LeakCheck
+from isolayer.training.leaks import ROWS, LeakCheck
 from isolayer.training.parquet_batches import ParquetLogs
 
 Floats = NDArray[np.float64]
@@ -86,6 +87,8 @@ def check_log(
         if isinstance(part, InputError):
             raise part
         whole.merge(part, logs.columns)
+    if not allow_leaks:
+        whole.check_leaks(logs.columns)
     return whole.summary(logs)
 
 
@@ -99,12 +102,14 @@ def _seen(
     allow_leaks: bool,
 ) -> _Seen:
     """The sums of the row groups of one process."""
-    leaks, seen = LeakCheck(logs.columns), _Seen(logs.columns, references)
+    seen = _Seen(logs.columns, references)
+    before = [0, *accumulate(group.rows for group in logs.row_groups)]
     for group in logs.whole_groups(rank, world):
         batch = logs.columns.batch(logs.read(group))
         if not len(batch.features):  # all of its rows belong to a list of an earlier row group
             continue
-        leaks.add(batch)
+        if not allow_leaks and before[group.number] < ROWS:
+            seen.first[group.number] = _first_rows(batch, ROWS - before[group.number])
         seen.moments.add(batch.features.numpy(), logs.columns)
         _check_contexts(batch, sizes)
         seen.unseen = [reference for reference in seen.unseen if not _occurs(reference, batch)]
@@ -112,8 +117,6 @@ def _seen(
         parts = {part: logs.rows_of(group, train=part == "train") for part in ("train", "held out")}
         for labels in seen.labels:
             labels.add(batch, parts)
-    if not allow_leaks and seen.moments.rows:
-        leaks.check()
     return seen
 
 
@@ -124,13 +127,23 @@ class _Seen:
         self.moments, self.labels = _Moments(), [_Labels(task) for task in columns.tasks]
         self.weight = 0.0
         self.unseen = list(references)
+        self.first = dict[int, Batch]()  # the first rows of the log by their row group, in which leaks are looked for
 
     def merge(self, other: _Seen, columns: Columns) -> None:
         self.moments.merge(other.moments, columns)
         self.weight += other.weight
+        self.first |= other.first
         self.unseen = [reference for reference in self.unseen if reference in other.unseen]
         for mine, theirs in zip(self.labels, other.labels, strict=True):
             mine.merge(theirs)
+
+    def check_leaks(self, columns: Columns) -> None:
+        """Raise if a feature gives a label away among the first rows, whichever process read them."""
+        leaks = LeakCheck(columns)
+        for _, batch in sorted(self.first.items(), key=lambda item: item[0]):
+            leaks.add(batch)
+        if leaks.rows:
+            leaks.check()
 
     def summary(self, logs: ParquetLogs) -> LogSummary:
         if logs.columns.weight is not None and not self.weight > 0:
@@ -225,6 +238,16 @@ class _Labels:
             raise InputError(
                 f"column {self.task!r}: expected both labels 0 and 1, got {self.lowest:g} in every row; use more rows"
             )
+
+
+def _first_rows(batch: Batch, rows: int) -> Batch:
+    """The first rows of a batch, copied, so that a message with them has nothing else."""
+
+    def of(columns: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: column[:rows].clone() for name, column in columns.items()}
+
+    weight = None if batch.weight is None else batch.weight[:rows].clone()
+    return Batch(batch.features[:rows].clone(), of(batch.context), of(batch.labels), of(batch.mask), weight)
 
 
 def _occurs(reference: Mapping[str, int], batch: Batch) -> bool:

@@ -42,7 +42,7 @@ class ParquetLogs:
     Args:
         paths: A file, a folder of files, or several of either.
         columns: Which columns are what.
-        held_out: Share of the rows of every row group that is held out from training.
+        held_out: Share of the rows that is held out from training, of every row group to one row.
         seed: Seed of the held-out rows and of the order.
         buffer: Number of rows from which the next batch is drawn.
     """
@@ -148,9 +148,21 @@ class ParquetLogs:
 
     def _counts(self, group: RowGroup) -> tuple[int, int]:
         """Number of rows, or lists, of a row group that are for training, and that are held out."""
-        units = self._count(group)
-        held_out = round(units * self.held_out)
-        return units - held_out, held_out
+        held_out = self._held_out_counts[group.number]
+        return self._count(group) - held_out, held_out
+
+    @cached_property
+    def _held_out_counts(self) -> list[int]:
+        """Number of rows, or lists, of each row group that are held out.
+
+        Sums over row groups are rounded, not each number, so that very small row groups hold out their share together.
+        The row groups are added up in a random order; in that of the log, those that hold one out would be regular.
+        """
+        order = np.random.default_rng([self.seed, 2, 1]).permutation(len(self.row_groups))
+        units = np.array([self._count(group) for group in self.row_groups])[order]
+        counts = np.empty(len(order), np.int64)
+        counts[order] = np.diff(np.rint(np.cumsum(units) * self.held_out), prepend=0)
+        return [int(count) for count in counts]
 
     def _units_of(self, group: RowGroup, *, train: bool) -> Rows:
         """Which rows, or lists, of a row group are for training, or held out, in a fixed random order."""

@@ -30,6 +30,7 @@ from isolayer.training.columns import Columns
 from isolayer.training.leaks import too_good
 from isolayer.training.lightning_module import HELD_OUT_LOSS, LOG_EVERY, LogData, LogModule
 from isolayer.training.log_check import check_log
+from isolayer.training.mistakes import told_to_all
 from isolayer.training.model_folder import (
     CURVES,
     SERVING,
@@ -132,6 +133,7 @@ class Trained:
     warnings: tuple[str, ...] = ()
 
 
+@told_to_all()
 def train(
     model: nn.Module,
     logs: str | Path | Sequence[str | Path],
@@ -173,10 +175,11 @@ def train(
     _check_lists(model, fit)
     columns = Columns(features, tasks, contexts, fit.weight, fit.list_id, vocabularies or {})
     log = ParquetLogs(logs, columns, held_out=fit.held_out, seed=fit.seed)
-    for part in (True, False):
-        if not log.batches(batch_size=fit.batch_size, train=part) and (part or fit.held_out):
-            raise InputError(f"logs: expected rows to train on and to hold out, got {log.rows} rows; use more rows")
     rank, world = _joined()
+    for part in (True, False):
+        if not log.batches(batch_size=fit.batch_size, train=part, world=world) and (part or fit.held_out):
+            got = f"{log.rows} rows for {world} processes" if world > 1 else f"{log.rows} rows"
+            raise InputError(f"logs: expected rows to train on and to hold out, got {got}; use more rows")
     tied = [ids for part in model.modules() if isinstance(part, ReferencedCurves) for ids in part.references()]
     summary = check_log(log, context_sizes(model), references=tied, allow_leaks=fit.allow_leaks, rank=rank, world=world)
     known = ModelColumns.of(model, columns, summary)

@@ -3,7 +3,8 @@
 The control is the naive model. Against it stand Position Dropout at every rate of the paper's grid, the inference head
 as the paper trains it (alpha .25, beta .75, joint) and with the detached anchor, and the control once more, an A/A
 test. The world answers every ranking, so an arm earns what its users do and not what a log says it would have earned.
-Table 2, the other online test of the paper, is in `research.notifications`.
+A single test has little power for the lifts of dropout, so each lift is also judged over all seeds together. Table 2,
+the other online test of the paper, is in `research.notifications`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,19 @@ from isolayer.errors import need
 from isolayer.simulate import TASKS, Feed, Policy, Population, PositionBased, closed_loop
 from research.charts import intervals, records
 from research.loop import WIDTH, as_log, network, train
-from research.result import Estimate, Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
+from research.result import (
+    Estimate,
+    Finished,
+    Numbers,
+    Part,
+    Result,
+    Row,
+    Unit,
+    by_seed,
+    certain,
+    estimate,
+    units_of,
+)
 
 CLAIM = (
     "On live traffic the inference head lifts the top-line metrics significantly (two-sided t-test, p < .05), Position "
@@ -39,7 +52,9 @@ VALUE = {"click": 1.0, "like": 4.0, "long_dwell": 2.0}  # what an event is worth
 JOINT, DETACHED, AGAIN = "inference head", "inference head, detached", "control again"
 DROPOUT = {f"Position Dropout {rate:g}": rate for rate in (0.05, 0.1, 0.15, 0.2, 0.3, 0.5)}  # the paper's grid
 ARMS = (*DROPOUT, JOINT, DETACHED, AGAIN)
+NONE = {**{name: name for name in DROPOUT}, AGAIN: "the control against itself"}  # what should lift nothing
 METRICS = {"clicks": "click", "likes": "like", "long dwells": "long_dwell", "true relevance": "dcg"}
+Lifts = Mapping[tuple[str, str], Estimate]  # by arm and metric, over seeds
 PAPER_LIFTS = {JOINT: "+0.06% to +0.63%", "Position Dropout 0.15": "about 0"}
 
 
@@ -148,16 +163,56 @@ def by_value(serving: Serving, worth: Mapping[str, float]) -> Policy:
 
 def summarise(finished: Sequence[Finished]) -> Result:
     """Mean lift over seeds with its interval, and beside it the least lift one test could see."""
+    lifts = {(arm, metric): _lift(finished, arm, metric) for arm in ARMS for metric in METRICS}
     rows = [
-        Row(arm, f"{metric}, lift", _lift(finished, arm, metric), PAPER_LIFTS.get(arm, ""), 2, "%")
-        for arm in ARMS
-        for metric in METRICS
+        Row(arm, f"{metric}, lift", lift, PAPER_LIFTS.get(arm, ""), 2, "%") for (arm, metric), lift in lifts.items()
     ]
     rows += [
         Row("one test", f"{metric}, least lift it sees with power .8", _least(finished, metric), "", 2)
         for metric in METRICS
     ]
-    return Result(tuple(rows), _parts(finished), _series(finished), _note(finished))
+    rows += least_together(lifts)
+    note = f"{told_together(lifts)} {_note(finished)}"
+    return Result(tuple(rows), (*_parts(finished), *together(lifts)), _series(finished), note)
+
+
+def together(lifts: Lifts) -> list[Part]:
+    """Whether what should lift nothing does not, by the interval of its lift over all seeds."""
+    return [
+        Part(
+            f"{name} does not lift {metric} over all seeds together (lower end of the interval)",
+            certain(lifts[arm, metric].lower),
+            below=0,
+        )
+        for arm, name in NONE.items()
+        for metric in METRICS
+    ]
+
+
+def told_together(lifts: Lifts) -> str:
+    """Which lifts of dropout are beyond chance over all seeds."""
+    found = {arm: [metric for metric in METRICS if lifts[arm, metric].lower >= 0] for arm in DROPOUT}
+    lifted, tried = sum(map(len, found.values())), len(DROPOUT) * len(METRICS)
+    said = "; ".join(f"{arm}, {' and '.join(metrics)}" for arm, metrics in found.items() if metrics)
+    return (
+        f"Over all seeds together {lifted} of {tried} lifts of Position Dropout are above 0 beyond chance, where "
+        f"chance alone would give about {tried * LEVEL / 2:.1f}{f' ({said})' if said else ''}."
+    )
+
+
+def least_together(lifts: Lifts) -> list[Row]:
+    """The lift of dropout that all seeds together see with power .8, from the mean error over its rates."""
+    rows = []
+    for metric in METRICS:
+        errors = [_error(lifts[arm, metric]) for arm in DROPOUT]
+        least = certain(detectable(float(np.mean(errors))))
+        rows.append(Row("all seeds together", f"{metric}, least lift they see with power .8", least, "", 2))
+    return rows
+
+
+def _error(lift: Estimate) -> float:
+    # the standard error that a t-interval of 95% came from
+    return (lift.upper - lift.lower) / 2 / float(need("scipy.special").stdtrit(lift.seeds - 1, 1 - LEVEL / 2))
 
 
 def _lift(finished: Sequence[Finished], arm: str, metric: str) -> Estimate:
@@ -175,7 +230,6 @@ def _significant(finished: Sequence[Finished], arm: str) -> NDArray[np.float64]:
 
 
 def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
-    none = {**{name: name for name in DROPOUT}, AGAIN: "the control against itself"}
     return (
         *(Part(f"{JOINT} lifts {metric}", _lift(finished, JOINT, metric), above=0) for metric in METRICS),
         *(
@@ -184,7 +238,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
                 estimate(_significant(finished, arm)),
                 below=0.1,
             )
-            for arm, name in none.items()
+            for arm, name in NONE.items()
         ),
         *(
             Part(f"{JOINT} lifts {metric} more than every rate of dropout", _over_dropout(finished, metric), above=0)

@@ -1,10 +1,14 @@
-"""A claim of the paper: what it says and where, the study and parts that decide it, and why it came out so."""
+"""A claim of the paper: what it says and where, the studies and parts that decide it, and why it came out so."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from research.result import Part
+
+Documents = Mapping[str, dict[str, Any]]  # what studies wrote, by name; those that were run
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,9 @@ class Claim:
         parts: What the deciding parts of its verdict say, or begin with; the first gives the figure.
         world: Where it was tried, in a sentence.
         why: Why it came out so, by outcome.
+        also: Other studies that test it, with their deciding parts; with none, a study is only named.
+        compared: Further parts, worked out from the numbers of one or more studies.
+        tells: Sentences for the explanation that are written from the numbers.
     """
 
     says: str
@@ -26,11 +33,48 @@ class Claim:
     parts: tuple[str, ...]
     world: str
     why: Mapping[str, str] = field(default_factory=dict)
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    compared: Callable[[Documents], Sequence[Part]] | None = None
+    tells: Callable[[Documents], str] | None = None
+
+    @property
+    def studies(self) -> tuple[str, ...]:
+        """Every study that tests it, the first gives the figure."""
+        return (self.study, *self.also)
 
     def decided(self, parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The parts of a verdict that decide this claim, that of the figure first."""
-        found = {part["says"]: part for says in self.parts for part in parts if part["says"].startswith(says)}
-        return list(found.values())
+        """The parts of the first study's verdict that decide this claim, that of the figure first."""
+        return chosen(self.parts, parts)
+
+    def evidence(self, documents: Documents) -> list[dict[str, Any]]:
+        """All parts that decide this claim, that of the figure first, each with its study or what it compares."""
+        found = [
+            {**part, "from": study}
+            for study, names in ((self.study, self.parts), *self.also.items())
+            if study in documents
+            for part in chosen(names, documents[study]["parts"])
+        ]
+        compared = self.compared(documents) if self.compared else ()
+        return found + [{**plain(part), "from": part.says.partition(" (")[0]} for part in compared]
+
+
+def chosen(names: Sequence[str], parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts that say one of these things or begin with it; one that says exactly it goes before all that begin so.
+
+    >>> parts = [{"says": "AUC rises (trust)"}, {"says": "AUC rises"}, {"says": "NE falls (trust)"}]
+    >>> [part["says"] for part in chosen(["NE", "AUC rises"], parts)]
+    ['NE falls (trust)', 'AUC rises']
+    """
+    found = {}
+    for name in names:
+        exact = [part for part in parts if part["says"] == name]
+        found.update({part["says"]: part for part in exact or parts if part["says"].startswith(name)})
+    return list({part["says"]: part for part in found.values()}.values())
+
+
+def plain(part: Part) -> dict[str, Any]:
+    """A part as studies write it."""
+    return {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict()}
 
 
 HELD, PARTLY, NOT = "held", "held in part", "did not hold"

@@ -1,9 +1,9 @@
 """What holds and what does not: one row per claim of the paper, decided by the parts of the studies that test it.
 
-A claim names the study and the parts of its verdict that decide it (`research.claim`). Its outcome and figures are
-read from the study's numbers; only the sentences are typed. A sentence that explains an outcome is written for that
-outcome and shown with no other: where a run comes out in a way nobody has explained, the page says so. Beside the
-figure of the part that the claim is named by stands that of the part that speaks most against it.
+A claim names the studies and the parts of their verdicts that decide it (`research.claim`). Its outcome and figures are
+read from the numbers of the studies; only the sentences are typed. A sentence that explains an outcome is written for
+that outcome and shown with no other: where a run comes out in a way nobody has explained, the page says so. Beside the
+figure of the part that the claim is named by stand those of parts that speak against it, some of every study.
 """
 
 from __future__ import annotations
@@ -12,41 +12,74 @@ import json
 from pathlib import Path
 from typing import Any
 
-from research.claim import Claim
+from research.claim import Claim, Documents
+from research.claims_of_alternatives import ALTERNATIVES
+from research.claims_of_debiasing import DEBIASING
 from research.claims_of_scope import SCOPE, UNTESTED
 from research.claims_of_tables import TABLES
-from research.result import VERDICTS, outcome_of
+from research.result import VERDICTS, Held, outcome_of
 
 _HEAD = """# What holds and what does not
 
 One row per claim of the paper: where it says it, the world in which we tried it, what came out and why. Outcomes and
 figures are those of the [studies](results.md), which test each claim in parts: it **held** when the 95% interval of
 every part is on the side that the claim says, **held in direction** when only the means are, **held in part** when some
-parts held and others did not. The figures are that of the part by which the claim is named and, where not all parts
-held, that of the one that contradicts it most.
+parts held and others did not. In brackets is how many parts held, held in direction only, and did not hold. The figures
+are that of the part by which the claim is named and, after "but" or "also", those of parts that contradict it: at least
+one of every study that has any.
 """
-CLAIMS = (*TABLES, *SCOPE)
+CLAIMS = (*TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
 NOT_RUN, ANEW = "not run", "No explanation is written for this outcome."
 DIRECTION = "The means are on the claimed side; their intervals reach the other, so it may be chance."
+MOST = 4  # parts shown that speak against a claim, unless more studies than that have one
 
 
-def row(claim: Claim, document: dict[str, Any] | None) -> str:
-    """The line of a claim, from the numbers of its study."""
-    decided = [] if document is None else claim.decided(document["parts"])
-    study = f"[{claim.study}](studies/{claim.study}.md)" if decided else f"`python -m research {claim.study}`"
+def row(claim: Claim, documents: Documents) -> str:
+    """The line of a claim, from the numbers of its studies."""
+    decided = claim.evidence(documents)
+    studies = ", ".join(_link(study, documents) for study in claim.studies)
     outcome = outcome_of([part["held"] for part in decided]) if decided else NOT_RUN
     why = {NOT_RUN: "", "held in direction": DIRECTION, **claim.why}.get(outcome, ANEW)
-    figures = "; ".join(_figure(part) for part in _shown(decided))
-    return f"| {claim.says} ({claim.where}) | {claim.world} {study} | **{outcome}** | {figures} | {why} |"
+    told = claim.tells(documents) if claim.tells and decided else ""
+    said = " ".join(filter(None, (why, told)))
+    return (
+        f"| {claim.says} ({claim.where}) | {claim.world} {studies} | **{outcome}**{_counts(decided)} | "
+        f"{_figures(decided)} | {said} |"
+    )
 
 
-def _shown(decided: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The part that a claim is named by, and the worst of the others if it is worse."""
+def _link(study: str, documents: Documents) -> str:
+    return f"[{study}](studies/{study}.md)" if study in documents else f"`python -m research {study}`"
+
+
+def _counts(decided: list[dict[str, Any]]) -> str:
+    """How many parts came out in each way, best first; nothing where there is one part or none."""
+    counts = ", ".join(str(sum(part["held"] == kind for part in decided)) for kind in VERDICTS)
+    return f" ({counts})" if len(decided) > 1 else ""
+
+
+def _figures(decided: list[dict[str, Any]]) -> str:
+    """The part that a claim is named by, and after it those that contradict it."""
     if not decided:
-        return []
-    worst = max(decided, key=lambda part: VERDICTS.index(part["held"]))
-    first = decided[0]
-    return [first] if VERDICTS.index(worst["held"]) <= VERDICTS.index(first["held"]) else [first, worst]
+        return ""
+    against = [part for part in decided[1:] if part["held"] == _worst(decided) != VERDICTS[0]]
+    shown, left = _some(against), len(against) - len(_some(against))
+    links = "also" if decided[0]["held"] == _worst(decided) else "but"
+    figures = f"; {links} {'; '.join(_figure(part) for part in shown)}" if shown else ""
+    return _figure(decided[0]) + figures + (f"; and {left} more" if left else "")
+
+
+def _worst(decided: list[dict[str, Any]]) -> str:
+    held: list[Held] = [part["held"] for part in decided]
+    return max(held, key=VERDICTS.index)
+
+
+def _some(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first part of every study or comparison, then others up to a few in all."""
+    first = {part["from"]: part for part in reversed(parts)}
+    heads = [part for part in parts if first[part["from"]] is part]
+    rest = [part for part in parts if first[part["from"]] is not part]
+    return heads + rest[: max(0, MOST - len(heads))]
 
 
 def claims_page(out: str | Path) -> str:
@@ -56,9 +89,10 @@ def claims_page(out: str | Path) -> str:
     # What holds and what does not
     """
     lines = [_HEAD, "| the paper says | our world | outcome | figure | why |", "|---" * 5 + "|"]
-    for claim in CLAIMS:
-        path = Path(out) / f"{claim.study}.json"
-        lines.append(row(claim, json.loads(path.read_text()) if path.exists() else None))
+    names = dict.fromkeys(study for claim in CLAIMS for study in claim.studies)
+    paths = {name: Path(out) / f"{name}.json" for name in names}
+    documents = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    lines += [row(claim, documents) for claim in CLAIMS]
     lines += [f"| {says} ({where}) | | **not tested** | | {why} |" for says, where, why in UNTESTED]
     return "\n".join([*lines, "", _FOOT])
 

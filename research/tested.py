@@ -6,6 +6,14 @@ TESTED = {
     "expressiveness": (
         "The layer is trained on y = x^2 and on a curve that falls at the end, and compared with the best monotone fit."
     ),
+    "stated-numbers": (
+        "Numbers that the paper states of the layer's default range and buckets are worked out and compared with what "
+        "it says."
+    ),
+    "ranking-ties": (
+        "Isotonic regression and the layer are fitted to the same rows, and compared on others by how many pairs they "
+        "give the same score and by AUC."
+    ),
     "downstream": (
         "A model of sparse outcomes is retrained daily for two weeks; each day's predictions for the next are "
         "compared with and without curves learned on randomised sessions, by AUC and by their daily mean."

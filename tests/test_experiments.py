@@ -322,6 +322,13 @@ def test_o_over_e_of_a_right_prediction_is_one():
     assert observed_over_expected._ratios("model", rate / 2, log)["model 10"] == pytest.approx(2)
 
 
+def test_the_baseline_is_judged_at_every_position_as_the_paper_prints_it():
+    parts = observed_over_expected.summarise(flat(observed_over_expected)).parts
+    own = [part.says.removeprefix("baseline's O/E is ") for part in parts if part.says.startswith("baseline")]
+    sides = {0: "above", 1: "below", 2: "above", 3: "below", 6: "below", 10: "below"}
+    assert own == [f"{side} 1 at position {position}" for position, side in sides.items()]
+
+
 def test_ads_take_their_slots_and_the_others_keep_their_order():
     relevance = np.random.default_rng(0).random((50, 11)).astype(np.float32)
     scores = observed_over_expected.with_ads(lambda features: features[:, 0], seed=1)(relevance.reshape(-1, 1))

@@ -32,7 +32,7 @@ from research import (
 from research.data import data_path
 from research.deepfm import DeepFM, fitted_logits
 from research.registry import EXPERIMENTS
-from research.result import Finished, Unit
+from research.result import Finished, Unit, estimate
 
 DATA = data_path("kuairand_pure")
 MINE = {
@@ -106,9 +106,23 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert lost(outcome(ab_test, one_rate)) == [
         "Position Dropout 0.05 has no significant lift (in fewer than a tenth of its tests)",
         *(f"inference head lifts {metric} more than every rate of dropout" for metric in ab_test.METRICS),
+        *(_together("Position Dropout 0.05", metric) for metric in ab_test.METRICS),
     ]
-    by_chance = outcome(ab_test, {"p_value": 0.5, "error": 0.1, "again": 1.0, "Dropout": 0.5, "lift": 1.0})
-    assert by_chance.held == "held"  # lifts that no single test sees
+    unseen = outcome(ab_test, {"p_value": 0.5, "error": 0.1, "again": -0.1, "Dropout": 0.5, "lift": 1.0})
+    assert lost(unseen) == [_together(name, metric) for name in ab_test.DROPOUT for metric in ab_test.METRICS]
+    assert (
+        "24 of 24 lifts of Position Dropout are above 0 beyond chance" in unseen.note
+    )  # though no single test sees one
+
+
+def _together(name, metric):
+    return f"{name} does not lift {metric} over all seeds together (lower end of the interval)"
+
+
+def test_least_lift_of_all_seeds_is_that_of_their_error():
+    lifts = {(arm, metric): estimate([1.0, 2.0, 3.0]) for arm in ab_test.ARMS for metric in ab_test.METRICS}
+    least = ab_test.least_together(lifts)[0].ours.value
+    assert least == pytest.approx(ab_test.detectable(1 / np.sqrt(3)))
 
 
 def test_notification_verdict_asks_for_both_rules():

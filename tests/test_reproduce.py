@@ -14,12 +14,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from research import claims_compared as compared
 from research import debias_tuning, page, registry, runner
-from research.claim import Claim
-from research.claims import ANEW, CLAIMS, DIRECTION, NOT_RUN, claims_page, row
-from research.result import FIRST_SEED, VERDICTS
+from research.claim import Claim, chosen
+from research.claims import ANEW, CLAIMS, DIRECTION, MOST, NOT_RUN, claims_page, row
+from research.result import FIRST_SEED, VERDICTS, Part, certain, estimate
 from research.tested import TESTED
 
 EMPTY = {"rows": [], "parts": [], "picture": None, "command": "c", "seeds": [0], "cpu_seconds": 1.0}
@@ -50,7 +53,8 @@ def test_a_quick_run_comes_to_numbers_a_table_a_picture_and_a_verdict(experiment
     assert document["command"] == f"python -m research {name} --quick"
     assert document["seeds"] in ([0], [0, 1])
     for claim in CLAIMS:
-        assert claim.study != name or claim.decided(document["parts"])
+        for study, names in ((claim.study, claim.parts), *claim.also.items()):
+            assert study != name or not names or chosen(names, document["parts"])
     estimates = [row["ours"] for row in document["rows"]] + document["parts"]
     assert all(math.isfinite(one["value"]) and one["lower"] <= one["value"] <= one["upper"] for one in estimates)
     assert [part["held"] for part in document["parts"]] == [judged(part) for part in document["parts"]]
@@ -95,21 +99,89 @@ def test_every_study_says_in_one_sentence_what_it_tests():
 
 
 def test_the_papers_claims_name_studies_and_explain_only_outcomes_that_were_explained():
-    assert {claim.study for claim in CLAIMS} <= {experiment.name for experiment in registry.EXPERIMENTS}
+    assert {study for claim in CLAIMS for study in claim.studies} == {one.name for one in registry.EXPERIMENTS}
     claim = Claim("It rises", "table 9", "made-up", ("a", "b"), "Somewhere.", {"held in part": "Because."})
     parts = [
         {"says": says, "held": held, "value": 1.0, "lower": 1.0, "upper": 1.0, "must": "above 0"}
         for says, held in (("a rises", "held"), ("b rises", "did not hold"), ("c rises", "held in direction"))
     ]
-    said = row(claim, {"parts": parts})  # what contradicts the claim stands beside its figure
-    assert said.endswith("| **held in part** | a rises: 1, must be above 0; b rises: 1, must be above 0 | Because. |")
+    said = row(claim, {"made-up": {"parts": parts}})  # what contradicts the claim stands beside its figure
+    assert said.endswith(
+        "| **held in part** (1, 0, 1) | a rises: 1, must be above 0; but b rises: 1, must be above 0 | Because. |"
+    )
     parts[1]["held"] = "held in direction"
-    assert row(claim, {"parts": parts}).endswith(f"| {DIRECTION} |")
+    assert row(claim, {"made-up": {"parts": parts}}).endswith(f"| {DIRECTION} |")
     parts[1]["held"] = "held"
-    assert row(claim, {"parts": parts}).endswith(f"| **held** | a rises: 1, must be above 0 | {ANEW} |")
-    assert row(claim, None).endswith(f"| **{NOT_RUN}** |  |  |")
-    assert row(claim, {"parts": parts[2:]}).endswith(f"| **{NOT_RUN}** |  |  |")
+    said = row(claim, {"made-up": {"parts": parts}})
+    assert said.endswith(f"| **held** (2, 0, 0) | a rises: 1, must be above 0 | {ANEW} |")
+    assert row(claim, {}).endswith(f"| **{NOT_RUN}** |  |  |")
+    assert row(claim, {"made-up": {"parts": parts[2:]}}).endswith(f"| **{NOT_RUN}** |  |  |")
     assert all(set(one.why) <= {*VERDICTS, "held in part"} for one in CLAIMS)
+
+
+def test_every_study_that_contradicts_a_claim_has_a_figure_in_its_row():
+    def part(says, held):
+        return {"says": says, "held": held, "value": 1.0, "lower": 1.0, "upper": 1.0, "must": "above 0"}
+
+    against = [part(f"b{number}", "did not hold") for number in range(MOST + 2)]
+    documents = {"one": {"parts": [part("a", "held"), *against]}, "two": {"parts": [part("c", "did not hold")]}}
+    claim = Claim("It rises", "table 9", "one", ("a", "b"), "Somewhere.", also={"two": ("c",)})
+    said = row(claim, documents)
+    assert "(1, 0, 7)" in said
+    assert "; but b0: 1, must be above 0; c: 1, must be above 0; b1: " in said
+    assert "; and 3 more |" in said
+    assert "[two](studies/two.md)" in said
+    computed = Claim("It falls", "table 9", "one", ("a",), "", compared=lambda _: [Part("d (x)", certain(-1), above=0)])
+    assert "; but d (x): -1, must be above 0 |" in row(computed, documents)
+
+
+def test_no_committed_part_that_did_not_hold_is_left_out_of_the_claims():
+    documents = {path.stem: json.loads(path.read_text()) for path in (DOCS / page.REPRODUCED).glob("*.json")}
+    shown = {(part["from"], part["says"]) for claim in CLAIMS for part in claim.evidence(documents)}
+    left = {
+        part["says"]
+        for name, document in documents.items()
+        for part in document["parts"]
+        if part["held"] == "did not hold" and (name, part["says"]) not in shown
+    }
+    assert all(says.startswith("the warning fires") for says in left)  # no claim of the paper: told in words
+
+
+def test_comparisons_between_studies_are_of_their_numbers():
+    def mean(value, half, seeds=10):
+        return {"value": value, "lower": value - half, "upper": value + half, "seeds": seeds}
+
+    def rows(metric, **means):
+        return [{"name": f"W, spurious: {name}", "metric": metric, "ours": one} for name, one in means.items()]
+
+    joint = {"dual head, joint alpha .25": mean(0.9, 0.01), "naive": mean(0.8, 0.01)}
+    gain = {"says": "a joint loss ranks better than naive (W, spurious)", **mean(0.1, 0.02)}
+    benchmark = {"unbiased labels": mean(1.0, 0.0), "position dropout": mean(0.95, 0.01), "naive": mean(0.8, 0.03)}
+    documents = {
+        "debias-variants": {"rows": rows("nDCG@10", **joint), "parts": [gain]},
+        "debias-benchmark": {"rows": rows("nDCG@10", **benchmark), "parts": []},
+    }
+    closes, above = compared.papers_debias(documents)
+    assert closes.estimate.value == pytest.approx(0.5)
+    assert (closes.estimate.lower, closes.estimate.upper) == pytest.approx((0.4, 0.6))
+    assert above.held == "did not hold"
+    assert above.estimate.value == pytest.approx(-0.05)
+    assert "50.0% (W)" in compared.shares(documents)
+    fires = {"says": "the warning fires (W, spurious)", "value": 0.75, "seeds": 4}
+    documents["debias-benchmark"] |= {"parts": [fires]}
+    documents["debias-benchmark"]["rows"] += rows("nDCG@10", **{"dual head": mean(0.7, 0.01)})
+    told = compared.informed(documents)
+    assert "fires under 3 of 4 seeds and the dual head ranks below naive (0.7000 against 0.8000)" in told
+    assert compared.papers_debias({}) == compared.best_rate({}) == compared.propensities_vary({}) == []
+    assert compared.debiasing({}) == compared.rates({}) == ""
+
+
+def test_the_difference_of_two_means_has_the_interval_of_welch():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(1.0, 2.0, 12), rng.normal(0.0, 0.5, 7)
+    found = compared.difference(estimate(one)._asdict(), estimate(other)._asdict())
+    interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
+    assert (found.lower, found.upper) == pytest.approx((interval.low, interval.high))
 
 
 def test_the_committed_pages_are_those_of_the_committed_numbers():

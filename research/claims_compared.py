@@ -1,0 +1,244 @@
+"""Parts of claims that no study has by itself: worked out from the committed numbers of one or more of them.
+
+Each function takes what the studies wrote and gives parts, as many as the numbers allow: none where a study was not
+run. Differences between two studies are not paired by seed: their intervals come from those of either mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from isolayer.errors import need
+from research.claim import Documents
+from research.result import Estimate, Part, estimate
+
+BENCHMARK, VARIANTS, LATTICE = "debias-benchmark", "debias-variants", "lattice"
+OFFLINE, GRADED = "offline-debiasing", "mslr-clicks"
+NDCG, AUC, RELEVANCE = "nDCG@10", "delta AUC", "nDCG@10, true relevance"
+TASKS, RATE = ("click", "like"), "0.15"  # of table 3, and the paper's rate of dropout
+CLOSED = 0.92  # share of the gap that the benchmark asks of our dual head
+JOINT, PARALLEL = "dual head, joint alpha .25", "two parallel heads"  # as debias-variants calls them
+PAPERS = {JOINT: "the paper's joint loss", PARALLEL: "the paper's two parallel heads"}
+
+
+def joint_closes(documents: Documents) -> list[Part]:
+    """How far the paper's loss closes the gap that our dual head is judged by."""
+    return list(_closes(documents, JOINT))
+
+
+def parallel_closes(documents: Documents) -> list[Part]:
+    """The same of the paper's wiring."""
+    return list(_closes(documents, PARALLEL))
+
+
+def papers_debias(documents: Documents) -> list[Part]:
+    """Both, and whether the paper's loss ranks above Position Dropout."""
+    return [
+        *_closes(documents, JOINT),
+        *_closes(documents, PARALLEL),
+        *_above(documents, "position dropout"),
+    ]
+
+
+def joint_above_propensities(documents: Documents) -> list[Part]:
+    """Whether the paper's loss, which needs no propensities, ranks above methods that have them."""
+    return [part for method in ("IPS, harvested", "IPS, EM") for part in _above(documents, method)]
+
+
+def joint_above_position_as_feature(documents: Documents) -> list[Part]:
+    """Whether the paper's loss ranks above position as a feature."""
+    return list(_above(documents, "position as feature"))
+
+
+def propensities_vary(documents: Documents) -> list[Part]:
+    """Whether rankings learned with propensities vary more over seeds than others: ratios of deviations over worlds."""
+    found = _rows(documents, BENCHMARK, NDCG)
+    worlds = [name for name in _worlds(found) if "spurious" in name]
+    parts = []
+    for method in ("IPS, harvested", "IPS, EM"):
+        for other in ("dual head", "naive"):
+            pairs = [(found.get(f"{world}: {method}"), found.get(f"{world}: {other}")) for world in worlds]
+            spread = [(_deviation(one), _deviation(two)) for one, two in pairs if one and two]
+            ratios = [math.log(one / two) for one, two in spread if one > 0 and two > 0]
+            if len(ratios) > 1:
+                value, lower, upper, count = estimate(ratios)
+                ratio = Estimate(math.exp(value), math.exp(lower), math.exp(upper), count)
+                says = f"nDCG of {method} varies more over seeds than that of {_called(other)} (ratio of deviations)"
+                parts.append(Part(says, ratio, above=1.0))
+    return parts
+
+
+def unconstrained_invert(documents: Documents) -> list[Part]:
+    """Whether learners without the constraint put pairs in the wrong order, where the truth has an order."""
+    found = _rows(documents, LATTICE, "violations, share of pairs")
+    return [
+        Part(f"{learner} without the constraint puts pairs in the wrong order ({world})", Estimate(**one), above=0.0)
+        for world in _worlds(found)
+        if world.startswith("simulated")
+        for name, learner in (("lattice, unconstrained", "a lattice"), ("booster", "a booster"))
+        if (one := found.get(f"{world}: {name}"))
+    ]
+
+
+def best_rate(documents: Documents) -> list[Part]:
+    """Whether the paper's rate of dropout has a higher AUC on the log than the best of the other rates."""
+    parts = []
+    for task in TASKS:
+        found = _at_rate(documents, AUC, task)
+        others = [rate for rate in found if rate != RATE]
+        if RATE in found and others:
+            best = max(others, key=lambda rate: found[rate]["value"])
+            says = f"{task} AUC at a rate of {RATE} is above that at the best other rate, {best} (%)"
+            parts.append(Part(says, difference(found[RATE], found[best]), above=0.0))
+    return parts
+
+
+def rarely_hidden(documents: Documents) -> list[Part]:
+    """Whether dropout is better where positions are hidden often in training, as they always are at serving."""
+    parts = []
+    for task in TASKS:
+        for metric, says in ((RELEVANCE, "dropout ranks {} nearer to relevance"), (AUC, "dropout has a higher {} AUC")):
+            found = _at_rate(documents, metric, task)
+            if len(found) > 1:
+                rare, often = min(found, key=float), max(found, key=float)
+                said = f"{says.format(task)} where position is hidden often ({often}) than rarely ({rare})"
+                parts.append(Part(said, difference(found[often], found[rare]), above=0.0))
+    return parts
+
+
+def rates(documents: Documents) -> str:
+    """The best rate of dropout on the log and by relevance."""
+    log, truth = (_at_rate(documents, metric, "click") for metric in (AUC, RELEVANCE))
+    if not log or not truth:
+        return ""
+    best, nearest = (max(found, key=lambda rate: found[rate]["value"]) for found in (log, truth))
+    return f"Best rate for Click: {best} by AUC on the log, {nearest} by nDCG against true relevance."
+
+
+def position_as_feature_closes(documents: Documents) -> str:
+    """How much of the gap position as a feature closes."""
+    found = _rows(documents, BENCHMARK, "share of the gap closed")
+    closed = [mean["value"] for name, mean in found.items() if name.endswith(": position as feature")]
+    if not closed:
+        return ""
+    return f"It closes {min(closed):.0%} to {max(closed):.0%} of the gap to unbiased labels in {len(closed)} worlds."
+
+
+def shares(documents: Documents) -> str:
+    """How much of the gap each form of the head closes, in the worlds that all forms were tried in."""
+    told = []
+    for method, name in PAPERS.items():
+        closed = [(_world(part), part.estimate.value) for part in _closes(documents, method)]
+        if closed:
+            told.append(f"{name} {', '.join(f'{share:.1%} ({world})' for world, share in closed)}")
+    return f"Share of the gap to unbiased labels that is closed: {'; '.join(told)}." if told else ""
+
+
+def informed(documents: Documents) -> str:
+    """What happens under a logger that knows relevance that the features lack."""
+    if BENCHMARK not in documents:
+        return ""
+    found, told = _rows(documents, BENCHMARK, NDCG), []
+    for part in documents[BENCHMARK]["parts"]:
+        if part["says"].startswith("the warning fires ("):
+            world = part["says"].removeprefix("the warning fires (").removesuffix(")")
+            fired = f"the warning fires under {part['value'] * part['seeds']:.0f} of {part['seeds']} seeds"
+            naive, dual = (found.get(f"{world}: {method}") for method in ("naive", "dual head"))
+            ranks = ""
+            if naive and dual:
+                side = "below" if dual["value"] < naive["value"] else "not below"
+                ranks = f" and the dual head ranks {side} naive ({dual['value']:.4f} against {naive['value']:.4f})"
+            told.append(f"{fired}{ranks} ({world})")
+    if not told:
+        return ""
+    return f"Under a logger that already knows relevance, position cannot be told from it: {'; '.join(told)}."
+
+
+def graded(documents: Documents) -> str:
+    """How often the head ranks above dropout on graded documents."""
+    parts = documents.get(GRADED, {"parts": ()})["parts"]
+    own = [part for part in parts if part["says"].startswith("the dual head") and "Position Dropout" in part["says"]]
+    if not own:
+        return ""
+    held, below = (sum(part["held"] == kind for part in own) for kind in ("held", "did not hold"))
+    return (
+        f"On graded documents the head ranks above dropout beyond chance in {held} of {len(own)} comparisons, and on "
+        f"average not above it in {below}."
+    )
+
+
+def debiasing(documents: Documents) -> str:
+    """Shares of the gap, graded documents, and loggers that know relevance."""
+    return " ".join(filter(None, (shares(documents), graded(documents), informed(documents))))
+
+
+def _closes(documents: Documents, method: str) -> Iterator[Part]:
+    # the gain over naive is paired by seed; the gap it is divided by is taken as given
+    ours, field = _rows(documents, VARIANTS, NDCG), _rows(documents, BENCHMARK, NDCG)
+    begins = {JOINT: "a joint loss ranks better than naive (", PARALLEL: "two parallel heads rank better than naive ("}
+    for part in documents.get(VARIANTS, {"parts": ()})["parts"]:
+        if part["says"].startswith(begins[method]):
+            world = part["says"].removeprefix(begins[method]).removesuffix(")")
+            naive, best = ours.get(f"{world}: naive"), field.get(f"{world}: unbiased labels")
+            if naive and best:
+                gap = best["value"] - naive["value"]
+                share = Estimate(part["value"] / gap, part["lower"] / gap, part["upper"] / gap, part["seeds"])
+                verb = "close" if method == PARALLEL else "closes"
+                yield Part(f"{PAPERS[method]} {verb} at least {CLOSED:.0%} of the gap ({world})", share, above=CLOSED)
+
+
+def _above(documents: Documents, method: str) -> Iterator[Part]:
+    ours, field = _rows(documents, VARIANTS, NDCG), _rows(documents, BENCHMARK, NDCG)
+    for world in _worlds(ours):
+        one, other = ours.get(f"{world}: {JOINT}"), field.get(f"{world}: {method}")
+        if one and other:
+            yield Part(f"{PAPERS[JOINT]} ranks above {method} ({world})", difference(one, other), above=0.0)
+
+
+def difference(one: dict[str, Any], other: dict[str, Any], *, level: float = 0.95) -> Estimate:
+    """One mean minus another of separate runs, with Welch's interval, from their own 95% intervals.
+
+    >>> wide = {"value": 1.0, "lower": 0.5, "upper": 1.5, "seeds": 5}
+    >>> found = difference(wide, wide)
+    >>> found.value, round(found.upper, 2)
+    (0.0, 0.59)
+    """
+    parts = [(_deviation(mean) ** 2 / mean["seeds"], mean["seeds"] - 1) for mean in (one, other)]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / count for part, count in parts)
+    half = float(need("scipy.special").stdtrit(freedom, 0.5 + level / 2)) * math.sqrt(variance)
+    value = one["value"] - other["value"]
+    return Estimate(value, value - half, value + half, min(one["seeds"], other["seeds"]))
+
+
+def _deviation(mean: dict[str, Any]) -> float:
+    """The deviation over seeds that a t-interval of 95% came from."""
+    reach = float(need("scipy.special").stdtrit(mean["seeds"] - 1, 0.975))
+    return float(mean["upper"] - mean["lower"]) / 2 / reach * math.sqrt(mean["seeds"])
+
+
+def _rows(documents: Documents, study: str, metric: str) -> dict[str, dict[str, Any]]:
+    """The means of one metric of a study, by the names of its rows."""
+    rows = documents.get(study, {"rows": ()})["rows"]
+    return {row["name"]: row["ours"] for row in rows if row["metric"] == metric}
+
+
+def _worlds(rows: Sequence[str] | dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name.split(": ")[0] for name in rows))
+
+
+def _world(part: Part) -> str:
+    return part.says.rpartition("(")[2].removesuffix(")").removesuffix(", spurious")
+
+
+def _called(method: str) -> str:
+    return "the dual head" if method == "dual head" else f"the {method} model"
+
+
+def _at_rate(documents: Documents, metric: str, task: str) -> dict[str, dict[str, Any]]:
+    """What Position Dropout comes to on a log at each rate, by the rate as it is printed."""
+    rows = _rows(documents, OFFLINE, metric)
+    found = {name.removesuffix(f", {task}"): mean for name, mean in rows.items() if name.endswith(f", {task}")}
+    return {name.removeprefix("dropout "): mean for name, mean in found.items() if name.startswith("dropout ")}

@@ -36,7 +36,8 @@ ALTERNATIVES = (
         "Scores with a smooth distortion, 1,000 to 100,000 rows to fit; ties and AUC of isotonic regression and of the "
         "layer.",
         {
-            HELD: "All scores of a step tie. The more rows, the finer the steps and the less it costs.",
+            HELD: "All scores of a step tie. The more rows, the finer the steps and the less it costs. The paper's own "
+            "layer ties some too where rows are few, since ReLU can leave a slope at exactly zero.",
             PARTLY: "All scores of a step tie. The more rows, the finer the steps and the less it costs. The paper's "
             "own layer can tie too, where ReLU leaves a slope at exactly zero.",
         },

@@ -111,6 +111,7 @@ class Naive(ServedProbability):
     def serving(self) -> Serving:
         """A copy that takes features only; its probability is that of relevance until `refit_served` fits the curve."""
         backbone, curve = self._served_backbone(), self.served_curve
+        assert isinstance(curve, FrozenCurves)  # a trained curve is frozen by the models that have one
         return Serving(backbone, self.relevance, tasks=self.tasks, decreasing=self.decreasing, curve=curve)
 
 

@@ -200,7 +200,7 @@ class DBN(_ReadsDown):
     curve_lr_factors: ClassVar[Mapping[str, float]] = {"continuation": 1.0}
 
     def _build(self, width: int) -> None:
-        self.relevance: _Satisfying = _Satisfying(width, len(self.tasks))  # type: ignore[assignment]
+        self.relevance: _Satisfying = _Satisfying(width, len(self.tasks))
         self.continuation = nn.Parameter(torch.full((len(self.tasks),), 2.0))
 
     def _attraction(self, hidden: Tensor) -> Tensor:

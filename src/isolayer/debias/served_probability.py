@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isolayer.curves.curves import Curves
@@ -127,12 +128,14 @@ class ServedProbability(nn.Module):
         if isinstance(self.served_curve, FrozenCurves):
             for name, value in self.served_curve.state_dict(prefix=f"{prefix}served_curve.").items():
                 state_dict.setdefault(name, value)
-        super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def knot_values(curve: IsotonicLayer | FrozenCurves, tasks: int) -> np.ndarray:
+def knot_values(curve: IsotonicLayer | FrozenCurves, tasks: int) -> NDArray[np.float64]:
     """Values of a served curve at the knots from lower to upper, ``[tasks, buckets]``."""
     if isinstance(curve, IsotonicLayer):
-        return curve.knot_values()[:, 1:].detach().double().cpu().numpy()
+        own: NDArray[np.float64] = curve.knot_values()[:, 1:].detach().double().cpu().numpy()
+        return own
     knots = torch.as_tensor(FINE.knots[1:], dtype=curve.slope.dtype, device=curve.slope.device)
-    return curve(knots.unsqueeze(1).expand(-1, tasks)).T.double().cpu().numpy()
+    values: NDArray[np.float64] = curve(knots.unsqueeze(1).expand(-1, tasks)).T.double().cpu().numpy()
+    return values

@@ -196,7 +196,7 @@ def residual_scale(weight: Floats, positive: Floats) -> Floats:
     """
     events = np.minimum(positive, weight - positive)
     counted = np.maximum(np.minimum(weight, _ROWS_PER_EVENT * events), 1.0)
-    return np.minimum(counted, np.sqrt(_FEW_ROWS * counted))
+    return np.asarray(np.minimum(counted, np.sqrt(_FEW_ROWS * counted)))
 
 
 def place_of_bins(mean: Floats, at: NDArray[np.int32], grid: Grid) -> tuple[Ints, Floats, Floats]:

@@ -80,7 +80,7 @@ SCOPE = (
         {
             HELD: "The order is kept by construction, at no cost where it is true.",
             PARTLY: "The order is kept by construction; in log loss a monotone booster, which places its cuts where "
-            "the data are, and a lattice that learns a map of each input first can be level or better.",
+            "the data are, and another lattice can be level or better.",
         },
     ),
     Claim(

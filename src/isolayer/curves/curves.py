@@ -211,7 +211,8 @@ class Curves(CurvesForm):
     def inverse(self, prob: ArrayLike, context: Mapping[str, Any] | Any = None) -> Floats:
         """The smallest score, on the ``scale`` of these curves, whose calibrated probability reaches each probability.
 
-        So ``score >= curves.inverse(p)`` selects the rows with ``curves.predict_proba(score) >= p``.
+        So ``score >= curves.inverse(p)`` selects the rows with ``curves.predict_proba(score) >= p``. With
+        ``extrapolation="clip"`` this holds for scores on the grid: clip them to it first.
 
         >>> Curves.identity(Grid()).inverse([0.5]).tolist()
         [0.0]

@@ -72,11 +72,11 @@ class ShapesByKnot(NamedTuple):
         order = np.argsort(key, kind="stable")  # a counting sort for small integers
         own, sums = weights.take(curves.take(order), axis=0), np.empty((len(left), 2))
         last, first = np.cumsum(np.bincount(left, minlength=knots)).tolist(), 0
-        for shapes, mean, end in zip(self.shapes, self.mean, last, strict=True):
+        for shapes, end in zip(self.shapes, last, strict=True):
             if end > first:
-                part = np.matmul(own[first:end].astype(np.float64), shapes, out=sums[first:end])
-                part += mean
+                np.matmul(own[first:end].astype(np.float64), shapes, out=sums[first:end])
                 first = end
+        sums += self.mean.take(key.take(order), axis=0)
         found, out = sums[:, 1] * fraction.take(order), np.empty(len(left))
         found += sums[:, 0]
         out[order] = found

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from inspect import signature
 
+import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -14,6 +15,8 @@ from isolayer.cli import debiasing, tuning
 from isolayer.cli.app import app
 from isolayer.errors import InputError
 from isolayer.training import tune as search
+from isolayer.training.search_facts import claim, search_facts
+from isolayer.training.train import Fit
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -144,6 +147,20 @@ def test_another_log_is_another_search(log, searched, tmp_path):
     run("simulate", "--sessions", "300", "--truth", "--seed", "1", "--out", tmp_path / "log.parquet")
     with pytest.raises(InputError, match="got one with another log; name another folder"):
         run("tune", tmp_path / "log.parquet", *QUICK, "--trials", "1", "--out", searched)
+
+
+def test_labels_that_changed_without_changing_the_size_of_the_log_are_another_log(tmp_path):
+    rng, path, found = np.random.default_rng(0), tmp_path / "log.parquet", []
+    features, click = rng.normal(size=(40_000, 10)), rng.random(40_000) < 0.1
+    columns = {"features": [f"f{i}" for i in range(10)], "tasks": ["click"], "contexts": []}
+    for _ in range(2):
+        table = pyarrow.table({**{f"f{i}": features[:, i] for i in range(10)}, "click": click})
+        pyarrow.parquet.write_table(table, path, compression="none", row_group_size=8_000)
+        found.append(search_facts(path, columns, Fit(), None, {}))
+        click[12_000:14_000] = click[12_000:14_000][::-1].copy()
+    claim(tmp_path / "search", found[0], trials=False)
+    with pytest.raises(InputError, match="got one with another log"):
+        claim(tmp_path / "search", found[1], trials=True)
 
 
 def test_trials_that_say_nothing_of_their_log_are_not_reused(log, searched, tmp_path):

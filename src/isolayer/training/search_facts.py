@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from isolayer.errors import InputError
-from isolayer.storage import whole_file
-from isolayer.storage.identity import content_id
+from isolayer.storage import content_id, whole_file
 from isolayer.training.columns import Columns
 from isolayer.training.parquet_batches import ParquetLogs
 from isolayer.training.train import Fit
@@ -30,7 +29,7 @@ def search_facts(
 ) -> dict[str, Any]:
     """Everything that all trials of a search depend on, as JSON values.
 
-    A log is known by the content of its files, so one that was only moved is still the same.
+    A log is known by all the content of its files, so one that was only moved is still the same.
 
     Args:
         logs: The log.

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolayer.calibrator import IsotonicCalibrator
+from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import logit_of, prob_of
+from isolayer.curves.fit_checks import refuse_worse_than_constant
 from isolayer.errors import InputError
 from isolayer.fitting.evidence import WeightsAreNotCounts, evidence
 from isolayer.fitting.histogram import Histogram
@@ -57,6 +59,7 @@ def test_a_count_of_two_is_the_row_twice_in_bands_too():
     assert_same(fitted(frame, label, count, kind="frequency"), repeated, tolerance=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::isolayer.fitting.evidence.WeightsAreNotCounts")
 def test_bands_know_the_effective_number_of_rows():
     frame, label, weight = rows_of()
     weight /= weight.mean()
@@ -109,8 +112,52 @@ def test_weights_that_cannot_be_counts_are_named(factor, got):
         fitted(frame, label, np.r_[np.zeros(1000), np.ones(1000)], kind="frequency")  # zeros leave rows out
 
 
+@pytest.mark.parametrize("spread", [1.0, 1.5, 3.0])
+def test_unequal_fractions_are_not_counts(spread):
+    frame, label, _ = rows_of()
+    weight = np.random.default_rng(1).lognormal(0, spread, len(label))
+    message = 'got fractions such as .* 2,000 rows count as .*; use weight_kind="importance", unless'
+    with pytest.warns(WeightsAreNotCounts, match=message):
+        fitted(frame, label, weight, kind="frequency")
+    with pytest.warns(WeightsAreNotCounts, match=message):
+        IsotonicCalibrator(("device",), grid=GRID).fit_table({**frame, "label": label, "w": weight}, weight="w")
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        pytest.param(np.arange(2000) % 900 + 1.0, id="large and unequal counts"),
+        pytest.param(np.exp2(-np.arange(2000) / 500) + 0.3, id="decaying with age"),
+        pytest.param(np.linspace(0.7, 1.3, 2000), id="about one"),
+    ],
+)
+def test_counts_and_nearly_equal_fractions_are_not_doubted(weight):
+    frame, label, _ = rows_of()
+    fitted(frame, label, weight, kind="frequency")  # warnings are errors here
+    IsotonicCalibrator(("device",), grid=GRID).fit_table({**frame, "label": label, "w": weight}, weight="w")
+
+
+@pytest.mark.parametrize(
+    ("weight", "kind", "said"),
+    [
+        (None, "frequency", False),
+        (1.5, "importance", False),
+        (1.5, "frequency", True),  # absurdly unequal counts are another reason for curves that are off
+    ],
+)
+def test_curves_that_are_off_may_be_due_to_weights(weight, kind, said):
+    frame, label, _ = rows_of()
+    weight = None if weight is None else np.full(len(label), weight)
+    log = Histogram.from_arrays(frame["score"], label, weight=weight, grid=GRID)
+    other = Histogram.from_arrays(frame["score"], np.ones(len(label)), grid=GRID)
+    with pytest.raises(InputError, match="check that labels belong to these scores") as told:
+        refuse_worse_than_constant(Curves.from_histogram(other), replace(log, source={"weight_kind": kind}))
+    assert ('and that weights are counts of rows, or use weight_kind="importance"' in str(told.value)) is said
+
+
 def test_kinds_do_not_mix():
     frame, label, weight = rows_of(n=200)
+    weight = np.ceil(weight)
     with pytest.raises(InputError, match="weight_kind: expected 'frequency' or 'importance', got 'both'; choose one"):
         fitted(frame, label, weight, kind="both")
     sums = [fitted(frame, label, weight, kind).histogram_ for kind in ("importance", "frequency")]

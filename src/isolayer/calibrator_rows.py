@@ -232,6 +232,6 @@ class RowReader:
     def _warn_of_weights(self, weight: Floats) -> None:
         """Warn about frequency weights that cannot be counts."""
         used = weight[weight >= LEAST_WEIGHT]
-        why = doubtful_counts(float(used.sum()), len(used)) if self.weight_kind == "frequency" else None
+        why = doubtful_counts(used, used**2, len(used)) if self.weight_kind == "frequency" else None
         if why is not None:
             warnings.warn(why, WeightsAreNotCounts, stacklevel=4)

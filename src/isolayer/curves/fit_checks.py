@@ -85,9 +85,13 @@ def refuse_worse_than_constant(curves: Curves, histogram: Histogram) -> None:
     constant = _loss_of_constant(sums)
     if ours - constant > max(_WORSE[0], _WORSE[1] * constant):
         total = sums.weight.sum()
+        counted = part.source.get("weight_kind", "frequency") == "frequency" and not np.array_equal(
+            part.weight, part.count
+        )
+        counts = ', and that weights are counts of rows, or use weight_kind="importance"' if counted else ""
         raise InputError(
             f"fit: expected curves that predict their own rows better than a constant, got a log loss of "
-            f"{ours / total:.3g} against {constant / total:.3g}; check that labels belong to these scores"
+            f"{ours / total:.3g} against {constant / total:.3g}; check that labels belong to these scores{counts}"
         )
 
 

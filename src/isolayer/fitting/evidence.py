@@ -11,15 +11,18 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isolayer.fitting.histogram import Histogram
 from isolayer.settings import choice
 
+Floats = NDArray[np.float64]
 WeightKind = Literal["frequency", "importance"]
 
 _KINDS: dict[str, WeightKind] = {"frequency": "frequency", "importance": "importance"}
 _LEAST_MEAN = 0.5  # weights with a lower mean cannot be counts, which are at least 1
-_WHOLE = 1e-6  # a sum of weights this close to 1 is called normalised
+_WHOLE = 1e-6  # a sum of weights this close to 1 is called normalised, a weight this close to a whole number a count
+_TOO_MANY = 2.0  # fractions must not count for more than this many times the effective number of their rows
 
 
 class WeightsAreNotCounts(UserWarning):
@@ -57,19 +60,40 @@ def evidence(histogram: Histogram) -> Histogram:
     return replace(histogram, **sums, weight_squared=sums["weight"])
 
 
-def doubtful_counts(total: float, rows: float) -> str | None:
-    """Why weights with a given sum over some rows cannot be counts; None if they can.
+def doubtful_counts(weight: Floats, squares: Floats, rows: float) -> str | None:
+    """Why weights cannot be counts of rows; None if they can.
 
-    >>> doubtful_counts(1.0, 200)
+    Fractions are doubted only if they are so large or so unequal that the rows would count for far more than they do.
+
+    Args:
+        weight: Weights of rows, or sums of them, shape ``[n]``.
+        squares: Squares of weights, or sums of squares.
+        rows: Number of rows.
+
+    >>> doubtful_counts(np.full(200, 0.005), np.full(200, 0.005**2), 200)
     'weights: expected counts of rows, got weights that sum to 1; use weight_kind="importance", under which their scale
     does not matter'
-    >>> doubtful_counts(200.0, 200) is None
+    >>> doubtful_counts(np.array([0.3, 60.0]), np.array([0.09, 3600.0]), 2)
+    'weights: expected counts of rows, got fractions such as 0.3, by which 2 rows count as 60, and their effective
+    number is 1; use weight_kind="importance", unless each row does stand for that many'
+    >>> doubtful_counts(np.array([1.0, 60.0]), np.array([1.0, 3600.0]), 2) is None
     True
     """
-    if rows < 2 or (total >= _LEAST_MEAN * rows and abs(total - 1) > _WHOLE):
+    total = float(weight.sum())
+    if rows < 2:
         return None
-    got = "that sum to 1" if abs(total - 1) <= _WHOLE else f"with a mean of {total / rows:.3g}"
+    if total < _LEAST_MEAN * rows or abs(total - 1) <= _WHOLE:
+        got = "that sum to 1" if abs(total - 1) <= _WHOLE else f"with a mean of {total / rows:.3g}"
+        return (
+            f'weights: expected counts of rows, got weights {got}; use weight_kind="importance", under which their '
+            "scale does not matter"
+        )
+    fractions = weight[np.abs(weight - np.rint(weight)) > _WHOLE]
+    effective = total**2 / float(squares.sum())
+    if not len(fractions) or total <= _TOO_MANY * effective:
+        return None
     return (
-        f'weights: expected counts of rows, got weights {got}; use weight_kind="importance", under which their scale '
-        "does not matter"
+        f"weights: expected counts of rows, got fractions such as {fractions[0]:.3g}, by which {rows:,.0f} rows count "
+        f'as {total:,.0f}, and their effective number is {effective:,.0f}; use weight_kind="importance", unless each '
+        "row does stand for that many"
     )

@@ -153,7 +153,7 @@ def histogram_of(
         warnings.warn(f"left out of {total} rows: {counts}", RowsDropped, stacklevel=3)
     histogram = made()
     if spec.weight is not None and spec.weight_kind == "frequency" and spec.half_life is None:
-        why = doubtful_counts(float(histogram.weight.sum()), histogram.rows)
+        why = doubtful_counts(histogram.weight, histogram.weight_squared, histogram.rows)
         if why is not None:
             warnings.warn(why, WeightsAreNotCounts, stacklevel=3)
     return replace(histogram, source={name: getattr(spec, name) for name in _SOURCE}), bad

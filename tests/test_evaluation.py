@@ -127,6 +127,36 @@ def test_missing_overlap_and_unknown_positions_are_refused_in_words():
         evaluate(log, log["position"], reverse)
 
 
+def test_a_log_that_teaches_nothing_is_refused_in_words():
+    log = debias_feed("position").log(120, seed=1)
+    position, new = log["position"], ranked_positions(log["features"][:, 11], log["session"])
+    with pytest.raises(InputError, match="click: expected some clicks, got none"):
+        evaluate({**log, "click": np.zeros(len(position))}, position, new)
+    some = log["session"] < np.unique(log["session"])[40]
+    with pytest.raises(InputError, match="log: expected at least 100 lists, got 40"):
+        evaluate({name: log[name][some] for name in ("features", "click", "session", "position")}, position, new)
+    gap = {name: log[name][position != 2] for name in ("features", "click", "session", "position")}
+    with pytest.raises(InputError, match="new: expected positions of logged rows, got 2, at which none was logged"):
+        evaluate(gap, gap["position"], new[position != 2], least_share=0)
+
+
+@BY_CHANCE
+def test_the_value_from_a_very_short_log_is_not_several_times_the_truth():
+    errors, covered = [], 0
+    for seed in range(4):
+        feed = debias_feed("position", seed=100 + seed)
+        log = feed.log(300, seed=2 * seed)
+        x = log["features"]
+        direction = np.linalg.lstsq(x, log["relevance_click"] - log["relevance_click"].mean(), rcond=None)[0]
+        truth = feed.log(5_000, seed=777, policy=lambda x, by=direction: x @ by)["prob_click"].sum() / 5_000
+        found = evaluate(log, log["position"], ranked_positions(x @ direction, log["session"]))
+        low, high = found.interval()
+        errors.append(found.value / truth - 1)
+        covered += low < truth < high
+    assert np.mean(np.abs(errors)) < 0.2
+    assert covered >= 3
+
+
 def test_positions_by_score_equal_the_obvious_loop():
     rng = np.random.default_rng(0)
     session, score = rng.integers(0, 20, 200), rng.integers(0, 5, 200)

@@ -29,7 +29,8 @@ from isolayer.nn.rates import parameter_groups
 
 Ids = NDArray[np.int64]
 TASK = "click"
-_BATCH, _RATE = 1000, 1e-2
+_RATE = 1e-2
+_SMALLEST, _BATCH, _BATCHES = 50, 1000, 40  # rows per batch, fewer if a pass would have fewer batches than this
 _LEAST_PASSES, _MOST_PASSES, _LEAST_STEPS = 5, 12, 500
 _FOLDS = 3
 _CHUNK = 10  # trees between two updates of the intercepts
@@ -51,13 +52,13 @@ def network_relevance(
         model = DualHead(backbone, width=32, tasks=(TASK,), contexts=contexts, **settings)
         groups = parameter_groups(model, _RATE)
         optimiser = torch.optim.Adam(groups, fused=True)
-        passes = passes_over(len(x))
-        steps = passes * -(-len(x) // _BATCH)
+        passes, batch = passes_over(len(x)), batch_of(len(x))
+        steps = passes * -(-len(x) // batch)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser, [group["lr"] for group in groups], total_steps=max(steps, 2), pct_start=0.1
         )
         for _ in range(passes):
-            for rows in torch.randperm(len(x)).split(_BATCH):
+            for rows in torch.randperm(len(x)).split(batch):
                 outputs = model(x[rows], {name: column[rows] for name, column in ids.items()})
                 loss = model.loss(outputs, {TASK: y[rows]}, weight=w[rows])
                 optimiser.zero_grad(set_to_none=True)
@@ -76,6 +77,15 @@ def passes_over(rows: int) -> int:
     [12, 12, 9, 5]
     """
     return min(_MOST_PASSES, max(_LEAST_PASSES, -(-_LEAST_STEPS * _BATCH // rows)))
+
+
+def batch_of(rows: int) -> int:
+    """Rows per batch: fewer if the log is short, since more passes would learn its noise, and fewer steps nothing.
+
+    >>> [batch_of(rows) for rows in (200, 3_000, 10_000, 40_000, 1_000_000)]
+    [50, 75, 250, 1000, 1000]
+    """
+    return min(_BATCH, max(_SMALLEST, rows // _BATCHES))
 
 
 def _middle(context: Mapping[str, Ids]) -> dict[str, int]:

@@ -31,7 +31,7 @@ from isolayer.metrics.rows import codes, labels, summed
 from isolayer.settings import confidence, instance, mapping, names, number, text
 from isolayer.settings import seed as checked_seed
 
-_LEAST_LISTS = 20
+_LEAST_LISTS, _TO_LEARN = 20, 100  # least number of lists, with known curves and with curves that are learned
 _FEW_PERCENT = 0.05  # learned curves err by as much, however large the log is
 
 
@@ -120,7 +120,7 @@ def evaluate(
     >>> from isolayer.policy import ranked_positions
     >>> from isolayer.simulate import debias_feed
     >>> log = debias_feed("position").log(500, seed=1)
-    >>> new = ranked_positions(log["features"][:, 0], log["session"])
+    >>> new = ranked_positions(log["features"][:, 11], log["session"])
     >>> result = evaluate(log, log["position"], new)
     >>> low, high = result.interval()
     >>> low < result.value < high
@@ -132,17 +132,22 @@ def evaluate(
         session, _column(given, text("session", session, advice="name the column of lists")), len(clicked)
     )
     least_share = number("least_share", least_share, 0, 1, ends="[)", advice="0.05 is usual")
-    if len(lists) < _LEAST_LISTS:
-        raise InputError(f"log: expected at least {_LEAST_LISTS} lists, got {len(lists)}; use more rows")
+    least = _TO_LEARN if curves is None else _LEAST_LISTS
+    if len(lists) < least:
+        raise InputError(f"log: expected at least {least} lists, got {len(lists)}; use more rows")
+    if not clicked.any():
+        raise InputError(f"{label}: expected some clicks, got none; check the column, or use more rows")
+    learned = curves is None
     if curves is None:
         curves, score = _learned(given, clicked, contexts, checked_seed("seed", seed))
     else:
         instance("curves", curves, Curves, advice="use DualHead.curves, or leave it out to learn them")
         score = numbers(relevance, _column(given, text("relevance", relevance, advice="name a column")), len(clicked))
     prob = click_probs(curves, score, given, len(clicked))
-    before, after = (
-        (_placement(name, places, *prob.shape) * prob).sum(1) for name, places in (("old", old), ("new", new))
-    )
+    was, will_be = (_placement(name, places, *prob.shape) for name, places in (("old", old), ("new", new)))
+    if learned:
+        _refuse_unseen(given["position"], will_be)
+    before, after = (was * prob).sum(1), (will_be * prob).sum(1)
     found = _estimate(clicked, before, after, list_, len(lists), least_share)
     if doubt := _doubt(found):
         warnings.warn(doubt, EstimatesDisagree, stacklevel=2)
@@ -225,6 +230,16 @@ def _placement(name: str, places: Any, rows: int, positions: int) -> Floats:
             f"shape {list(share.shape)}; use policy.placement_prob with all positions"
         )
     return share
+
+
+def _refuse_unseen(logged: Any, placement: Floats) -> None:
+    """Raise if rows are placed at positions that no logged row has: nothing is learned about these."""
+    unseen = np.setdiff1d(np.flatnonzero(placement.any(0)), array_of("position", logged))
+    if len(unseen):
+        raise InputError(
+            f"new: expected positions of logged rows, got {unseen[0]}, at which none was logged; number positions "
+            "without gaps, or give curves that have them all"
+        )
 
 
 def _learned(log: Mapping[str, Any], clicked: Floats, contexts: Any, seed: int) -> tuple[Curves, Floats]:

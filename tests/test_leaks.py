@@ -34,6 +34,9 @@ LEAKS = {
     "a word of half the positives": lambda click, rng: np.where(
         (click > 0) & (rng.random(len(click)) < 0.5), "opened", rng.choice(["a", "passed", "z"], len(click))
     ),
+    "ids of half the positives": lambda click, rng: np.where(
+        (click > 0) & (rng.random(len(click)) < 0.5), rng.integers(0, 4000, len(click)).astype(str), "none"
+    ),
     "in the middle": lambda click, rng: (
         np.where(click > 0, 0.0, rng.choice([-1, 1], len(click))) * (1 + rng.random(len(click)))
         + 0.1 * rng.standard_normal(len(click))

@@ -144,8 +144,18 @@ def _separates(column: NDArray[np.float32], positive: NDArray[np.bool_], by_rate
 
 
 def _pure(bins: NDArray[np.intp], positive: NDArray[np.bool_]) -> float:
-    """Share of the positives whose values no negative has, and not by chance."""
-    shown, clicked = np.bincount(bins), np.bincount(bins, positive)
+    """Share of the positives whose values no negative has, and not by chance.
+
+    Values with too few rows to be remarkable count as one, such as the ids that only clicks have.
+
+    >>> positive = np.repeat([False, True], [300, 100])
+    >>> _pure(np.where(positive, np.arange(400), 0), positive)
+    1.0
+    """
+    shown = np.bincount(bins)
+    rare = shown * np.log(positive.mean()) >= np.log(CHANCE)
+    together = np.where(rare[bins], 0, bins + 1)
+    shown, clicked = np.bincount(together), np.bincount(together, positive)
     pure = (clicked == shown) & (shown * np.log(positive.mean()) < np.log(CHANCE))
     return float(clicked[pure].sum() / positive.sum())
 

@@ -306,18 +306,23 @@ def test_the_exact_fit_of_what_is_served_leaves_relevance_and_calibrates(anchor)
     assert torch.allclose(one, model.refit_served(features[:10_000], some).serving()(features)["click_prob"], atol=1e-6)
 
 
-def test_curves_learn_at_their_own_rate():
+@pytest.mark.parametrize("settings", [{}, {"decay": 0.3}, {"curve_lr": 1.0}])
+def test_curves_learn_at_their_own_rate(settings):
     model = made(anchor="detached")
-    slow, curves, biases = parameter_groups(model, 0.001)
-    assert [group["lr"] for group in (slow, curves, biases)] == pytest.approx([0.001, 0.01, 0.1])
+    groups = parameter_groups(model, 0.001, **settings)
+    times = settings.get("curve_lr", 10.0)
+    assert [group["lr"] for group in groups] == pytest.approx([0.001, 1e-4 * times, 1e-3 * times, 1e-2 * times])
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert {names[id(p)] for p in biases["params"]} == {
+    network, device, _, biases = ({names[id(p)] for p in group["params"]} for group in groups)
+    assert network == {"backbone.0.weight", "backbone.0.bias", "relevance.weight"}
+    assert device == {"context_curves.tables.1.rows.weight"}  # a tenth of the rate of the position's
+    assert biases == {
         "relevance.bias",
         "context_curves.base.bias",
         "context_curves.tables.0.bias.weight",
         "context_curves.tables.1.bias.weight",
     }
-    assert {names[id(p)] for p in slow["params"]} == {"backbone.0.weight", "backbone.0.bias", "relevance.weight"}
+    assert [group.get("weight_decay", 0.0) for group in groups] == [settings.get("decay", 0.0), 0.0, 0.0, 0.0]
 
 
 def test_a_bias_enters_the_logit_as_it_is():

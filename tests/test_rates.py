@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from isolayer import ContextIsotonicLayer, Grid, IsotonicEmbedding, IsotonicLayer, MonotoneLattice, parameter_groups
+from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.nn.rates import RowAdam
 
 
@@ -121,3 +122,19 @@ def test_sparse_tables_train_by_the_groups(way):
     for name, parameter in model.named_parameters():
         assert not torch.equal(parameter, before[name]), name
     assert not any(group["sparse"] for group in parameter_groups(Ranker(sparse=False), 0.01))
+
+
+def test_features_beside_the_position_bend_curves_at_a_tenth_of_its_rate():
+    def rates(contexts, **options):
+        curves = ReferencedCurves(contexts, reference=dict.fromkeys(contexts, 0), held=[False], **options)
+        names = {id(parameter): name for name, parameter in curves.named_parameters()}
+        groups = parameter_groups(curves, 1.0, curve_lr=1.0)
+        return {names[id(one)]: group["lr"] for group in groups for one in group["params"]}
+
+    found = rates({"device": 3, "position": 4})
+    assert found["tables.1.rows.weight"] == 1
+    assert found["tables.0.rows.weight"] == pytest.approx(0.1)
+    assert found["tables.0.bias.weight"] == found["tables.1.bias.weight"] == found["base.bias"] > 1
+    assert rates({"device": 3, "slot": 4})["tables.1.rows.weight"] == 1
+    assert rates({"device": 3, "position": 4}, mode="cross")["tables.0.rows.weight"] == 1
+    assert rates({"position": 4, "device": 3}, rank=2)["tables.1.rows.weight"] == pytest.approx(0.1)

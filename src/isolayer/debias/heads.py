@@ -67,7 +67,8 @@ class DualHead(ServedProbability):
         backbone: Features to ``[batch, width]``.
         width: Width of the backbone's output or, with towers, of theirs.
         tasks: Names of the labels; by default ``click``, ``skip`` and ``long_dwell``.
-        contexts: Name and number of ids of each bias feature.
+        contexts: Name and number of ids of each bias feature. Beside one called ``position``, the others mostly shift
+            curves: their slopes learn at a tenth of its rate.
         alpha: Weight of the loss of the served probability: one number for all tasks, or a number for each.
         beta: Weight of the loss of the observed logit, likewise.
         anchor: ``"detached"`` or ``"joint"``.

@@ -16,6 +16,9 @@ from isolayer.nn.functional import knot_values
 from isolayer.nn.gate import Ids
 from isolayer.nn.isotonic import slopes
 
+POSITION = "position"  # the feature whose slopes learn at the full rate
+BESIDE = 0.1  # rate of the slopes of features beside it
+
 
 class ReferencedCurves(ContextIsotonicLayer):
     """Context curves measured from a reference context, whose curve is the base curve, or the identity if it is held.
@@ -24,6 +27,10 @@ class ReferencedCurves(ContextIsotonicLayer):
     other. A held unit has its fixed point here: relevance is the logit that would be observed in the reference context.
     The ids of the reference mean "no deviation" (id -1), so this holds for any parameters. The bias of a curve learns
     ``BIAS_RATE`` times as fast as its slopes: as long as biases lag behind, the backbone absorbs their effect.
+
+    Beside a context feature called ``position``, the slopes of the other features learn at ``BESIDE`` of its rate. A
+    position changes the shape of curves, by trust; a device or a kind of query mostly shifts them, and where the log is
+    sorted by a score, slopes of theirs that learn as fast explain by the device what is relevance.
 
     Args:
         contexts: Name and number of ids of each context feature.
@@ -75,6 +82,9 @@ class ReferencedCurves(ContextIsotonicLayer):
         self.curve_lr_factors = {"base.bias": BIAS_RATE} | {
             f"tables.{i}.bias": BIAS_RATE for i in range(len(self.tables))
         }
+        if mode == "sum" and POSITION in self.contexts:
+            beside = [i for i, name in enumerate(self.contexts) if name != POSITION]
+            self.curve_lr_factors |= {f"tables.{i}.rows": BESIDE for i in beside}
 
     def references(self) -> list[dict[str, int]]:
         """The contexts that tie relevance to a scale, by their ids: one per feature or, crossed, one of all features.

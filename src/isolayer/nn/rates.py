@@ -28,9 +28,10 @@ def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10, deca
     A bucket weight is updated only by the inputs in its bucket. With the learning rate of the backbone, curves lag
     behind, and a comparison of models becomes a comparison of learning rates.
 
+    Which parameters form a group does not depend on the numbers, so that an optimiser's state fits other rates too.
     Each group also says whether its gradients are ``"sparse"`` (tables with ``sparse=True``). `RowAdam` takes all
-    groups, and so do `torch.optim.SGD` and `torch.optim.Adagrad`. `torch.optim.Adam` takes the dense groups only: with
-    a sparse one its first step fails with "Adam does not support sparse gradients". Use `RowAdam` instead.
+    groups, and so do `torch.optim.SGD` and `torch.optim.Adagrad`. `torch.optim.Adam` takes the dense groups only:
+    with a sparse one its first step fails with "Adam does not support sparse gradients". Use `RowAdam` instead.
 
     Args:
         module: A model with isotonic layers anywhere inside it.
@@ -52,15 +53,18 @@ def parameter_groups(module: nn.Module, lr: float, *, curve_lr: float = 10, deca
     curve_lr = number("curve_lr", curve_lr, 0, advice="10 is usual")
     decay = number("decay", decay, 0, ends="[)", advice="try 0.1")
     factors, sparse = _curve_factors(module), _sparse(module)
-    groups: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for parameter in module.parameters():
         is_curve, is_sparse = id(parameter) in factors, id(parameter) in sparse
-        rate = lr * curve_lr * factors[id(parameter)] if is_curve else lr
-        groups.setdefault((rate, is_sparse, 0.0 if is_curve or is_sparse else decay), []).append(parameter)
-    ordered = sorted(groups.items(), key=lambda item: (item[0][1], item[0][0] != lr, item[0][0], -item[0][2]))
+        groups.setdefault((is_sparse, is_curve, factors.get(id(parameter), 1.0)), []).append(parameter)
     return [
-        {"params": params, "lr": rate, "sparse": is_sparse, **_decaying(lost)}
-        for (rate, is_sparse, lost), params in ordered
+        {
+            "params": params,
+            "lr": lr * curve_lr * factor if is_curve else lr,
+            "sparse": is_sparse,
+            **_decaying(0.0 if is_curve or is_sparse else decay),
+        }
+        for (is_sparse, is_curve, factor), params in sorted(groups.items(), key=lambda item: item[0])
     ]
 
 

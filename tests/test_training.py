@@ -181,8 +181,8 @@ def test_orders_differ_by_epoch_and_rows_held_out_do_not(tmp_path):
 
 def test_no_more_is_read_than_the_buffer_asks_for(tmp_path):
     class Counted(ParquetLogs):
-        def read(self, group, rows):
-            pieces.append(len(rows))
+        def read(self, group, rows=None):
+            pieces.append(group.rows)
             return super().read(group, rows)
 
     pieces = []
@@ -193,6 +193,34 @@ def test_no_more_is_read_than_the_buffer_asks_for(tmp_path):
     assert sum(pieces) == 100  # two row groups of forty
     next(batches)
     assert sum(pieces) == 200
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_keep_together_through_shuffles_and_leftovers(tmp_path, listed):
+    """Every column of a row says its number, so that columns that came apart would be seen."""
+    rows = 1200
+    number = np.arange(rows)
+    label = pa.array([None if 300 < row < 400 or row % 7 == 0 else float(row % 2) for row in number])
+    columns = {"x": number.astype(float), "z": -number.astype(float), "k": number % 5, "w": number + 1.0}
+    table = pa.table(columns | {"y": label, "list": number // 6})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=90)
+    known = Columns(["x", "z"], ["y"], ["k"], "w", "list" if listed else None)
+    logs = ParquetLogs(tmp_path / "log.parquet", known, buffer=200)
+    for training in (True, False):
+        batches = list(LogBatches(logs, batch_size=42, train=training))
+        seen = np.concatenate([batch.features[:, 0].numpy() for batch in batches]).astype(int)
+        assert len(set(seen.tolist())) == len(seen) >= (1000 if training else 100)
+        for batch in batches:
+            row = batch.features[:, 0].long()
+            assert torch.equal(batch.features[:, 1], -row.float())
+            assert torch.equal(batch.context["k"], row % 5)
+            assert torch.equal(batch.weight, row + 1.0)
+            there = ~(((row > 300) & (row < 400)) | (row % 7 == 0))
+            assert torch.equal(batch.known("y"), there)
+            assert torch.equal(batch.labels["y"][there], (row % 2)[there].float())
+            if listed:
+                assert torch.equal(torch.unique_consecutive(row // 6, return_inverse=True)[1], batch.lists)
+                assert len(torch.unique(row // 6)) * 6 == len(row)
 
 
 def test_columns_become_tensors(tmp_path):

@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from isolayer.errors import InputError
 from isolayer.nn.inputs import tensor
 from isolayer.nn.sampled import sampled_logit
-from isolayer.nn.whole_batch import weight_total
+from isolayer.nn.whole_batch import equal_weights, weight_total
 from isolayer.settings import mapping, number
 
 PerTask = float | Mapping[str, float]
@@ -91,7 +91,7 @@ def stacked_labels(
                 f"labels {task!r}: expected shape [{rows}], got {list(labels[task].shape)}; one label per row"
             )
     label = torch.stack([labels[task] for task in tasks], dim=1).to(like.dtype)
-    weights = like.new_ones(rows, 1) if weight is None else _checked_weight(weight, rows).to(like.dtype).unsqueeze(1)
+    weights = equal_weights(like) if weight is None else _checked_weight(weight, rows).to(like.dtype).unsqueeze(1)
     if mask is not None:
         _check_mask(tasks, mask, rows)
         everywhere = torch.ones(rows, dtype=torch.bool, device=like.device)

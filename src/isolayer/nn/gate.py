@@ -54,16 +54,19 @@ class Waiting(NamedTuple):
     leaf: Tensor
     ids: Sequence[Tensor]
 
-    def pass_on(self) -> None:
-        """Pass the gradient of ``leaf`` on, which is the mean over all processes by now."""
-        if self.leaf.grad is not None:
-            self.weight.backward(torch.where(self.weight > 0, self.leaf.grad, self.leaf.grad.clamp(max=0)))
-
     def pass_on_own(self) -> None:
         """Pass this process's part of the gradient on, as the sum over all processes decides; all call it at once."""
         own = torch.zeros_like(self.leaf) if self.leaf.grad is None else self.leaf.grad
         total = _total_of_rows(own, torch.stack(list(self.ids), 1))
         self.weight.backward(torch.where((self.weight > 0) | (total < 0), own, 0))
+
+
+def pass_on(waiting: Sequence[Waiting]) -> None:
+    """Pass the gradients of leaves on, which are the means over all processes by now, in one step backward."""
+    there = [(one.weight, one.leaf.grad) for one in waiting if one.leaf.grad is not None]
+    decided = [torch.where(weight > 0, grad, grad.clamp(max=0)) for weight, grad in there]
+    if there:
+        torch.autograd.backward([weight for weight, _ in there], decided)
 
 
 _waiting: ContextVar[list[Waiting] | None] = ContextVar("waiting", default=None)

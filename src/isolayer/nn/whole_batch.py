@@ -4,7 +4,8 @@ A loss is divided by the weight of its rows. If every process divided by the wei
 processes would be another loss than that of the whole batch wherever these weights differ: where a task has labels in
 one process only, where rows have weights, and where lists have different lengths. Inside `whole_batch` every process
 divides by the mean of these weights over the processes, so that the mean of their losses, and of their gradients, is
-what one process would compute from all rows.
+what one process would compute from all rows. Where all rows have weight 1 and every process has equally many, which a
+trainer may know of its log, that mean needs no message.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed
@@ -20,7 +21,15 @@ from torch import Tensor
 
 from isolayer.nn.functional import apply
 
-_known: ContextVar[list[tuple[Tensor, Tensor]] | None] = ContextVar("known", default=None)
+
+class _Shared(NamedTuple):
+    """What is known of a batch that several processes share."""
+
+    totals: list[tuple[Tensor, Tensor]]  # weights of rows, and the mean of their sums over the processes
+    equal_rows: bool
+
+
+_known: ContextVar[_Shared | None] = ContextVar("known", default=None)
 
 
 class _Sum(torch.autograd.Function):
@@ -42,18 +51,35 @@ def _summed(value: Tensor) -> Tensor:
 
 
 @contextmanager
-def whole_batch() -> Iterator[None]:
-    """Let the losses inside be those of the rows of all processes; all of them have to compute the same losses."""
+def whole_batch(*, equal_rows: bool = False) -> Iterator[None]:
+    """Let the losses inside be those of the rows of all processes; all of them have to compute the same losses.
+
+    Args:
+        equal_rows: Whether every process is known to have equally many rows.
+    """
     several = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
-    token = _known.set([] if several else None)
+    token = _known.set(_Shared([], equal_rows) if several else None)
     try:
         yield
     finally:
         _known.reset(token)
 
 
+def equal_weights(like: Tensor) -> Tensor:
+    """Weights of 1, ``[batch, 1]``, for the rows of a tensor.
+
+    >>> equal_weights(torch.zeros(2, 3))
+    tensor([[1.],
+            [1.]])
+    """
+    weight, known = like.new_ones(len(like), 1), _shared()
+    if known is not None and known.equal_rows:
+        known.totals.append((weight, weight.new_tensor([len(like)])))
+    return weight
+
+
 def weight_total(weight: Tensor, tasks: int | None = None) -> Tensor:
-    """The weight of the rows that a sum over them is divided by, positive, ``[tasks]``.
+    """The weight of the rows that a sum over them is divided by, positive, ``[tasks]`` or ``[1]``.
 
     Inside `whole_batch` it is the mean over the processes. It is exchanged once for losses that share their weights.
 
@@ -65,14 +91,14 @@ def weight_total(weight: Tensor, tasks: int | None = None) -> Tensor:
     tensor([3.0000e+00, 1.1755e-38])
     """
     known = _shared()
-    for earlier, total in known or ():
+    for earlier, total in known.totals if known is not None else ():
         if earlier is weight:
             return total
     own = weight.sum(0)
     if known is None:
         return shared_total(own)
-    known.append((weight, shared_total(own if tasks is None else own.expand(tasks))))
-    return known[-1][1]
+    known.totals.append((weight, shared_total(own if tasks is None else own.expand(tasks))))
+    return known.totals[-1][1]
 
 
 def shared_total(own: Tensor) -> Tensor:
@@ -104,5 +130,5 @@ def process_mean(value: Tensor) -> Tensor:
     return value if _shared() is None else process_sum(value) / torch.distributed.get_world_size()
 
 
-def _shared() -> list[tuple[Tensor, Tensor]] | None:
+def _shared() -> _Shared | None:
     return None if torch.compiler.is_compiling() else _known.get()

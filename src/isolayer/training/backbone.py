@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 DIM = 8  # size of the embedding of a value
 
 
 class TableBackbone(nn.Module):
-    """Layers over the features of a log: numbers normalised by batch, values of a vocabulary embedded.
+    """Layers over the features of a log: numbers standardised, values of a vocabulary embedded.
+
+    Numbers are measured by the mean and standard deviation of each feature that `standardise` was given; `train` gives
+    those of the log. They are stored with the weights and do not change afterwards, unlike statistics of batches, which
+    differ between processes that share a batch.
 
     Args:
         features: Number of features.
@@ -27,6 +33,8 @@ class TableBackbone(nn.Module):
     """
 
     numeric: Tensor
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(
         self,
@@ -40,16 +48,25 @@ class TableBackbone(nn.Module):
         self.categories = dict(categories or {})
         places = [place for place in range(features) if place not in self.categories]
         self.register_buffer("numeric", torch.tensor(places, dtype=torch.long), persistent=False)
-        self.norm = nn.BatchNorm1d(len(places)) if places else None
+        self.register_buffer("mean", torch.zeros(len(places)))
+        self.register_buffer("deviation", torch.ones(len(places)))
         self.tables = nn.ModuleList(nn.Embedding(size + 1, DIM, padding_idx=0) for size in self.categories.values())
         layers: list[nn.Module] = []
         for before, after in pairwise([len(places) + DIM * len(self.tables), *hidden]):
             layers += [nn.Linear(before, after), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
         self.layers = nn.Sequential(*layers)
 
+    def standardise(self, mean: ArrayLike, deviation: ArrayLike) -> None:
+        """Set the mean and the standard deviation of all features, ``[features]``; a constant one is only centred."""
+        centre, spread = (
+            torch.as_tensor(np.asarray(one), dtype=self.mean.dtype)[self.numeric] for one in (mean, deviation)
+        )
+        self.mean.copy_(centre)
+        self.deviation.copy_(torch.where(spread > 0, spread, 1.0))
+
     def forward(self, features: Tensor) -> Tensor:
         """Hidden layer ``[batch, width]`` of features ``[batch, features]``."""
-        parts = [] if self.norm is None else [self.norm(features.index_select(1, self.numeric))]
+        parts = [(features.index_select(1, self.numeric) - self.mean) / self.deviation]
         for (place, size), table in zip(self.categories.items(), self.tables, strict=True):
             number = features[:, place].round().long()
             parts.append(table(torch.where((number < 0) | (number > size), 0, number)))

@@ -29,6 +29,36 @@ class Batch(NamedTuple):
     weight: Tensor | None  # [batch]
     lists: Tensor | None = None  # the number of each row's list within the batch, [batch]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Batch]) -> Batch:
+        """The rows of several batches without lists, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        first = parts[0]
+        context = {name: torch.cat([part.context[name] for part in parts]) for name in first.context}
+        labels = {task: torch.cat([part.labels[task] for part in parts]) for task in first.labels}
+        masked = {task for part in parts for task in part.mask}
+        mask = {task: torch.cat([part.known(task) for part in parts]) for task in first.labels if task in masked}
+        weights = [part.weight for part in parts if part.weight is not None]
+        features = torch.cat([part.features for part in parts])
+        return cls(features, context, labels, mask, torch.cat(weights) if weights else None)
+
+    def known(self, task: str) -> Tensor:
+        """Whether each row has a label of a task."""
+        everywhere = torch.ones(len(self.features), dtype=torch.bool, device=self.features.device)
+        return self.mask.get(task, everywhere)
+
+    def rows(self, which: slice | Tensor) -> Batch:
+        """Some of the rows: a slice, which shares memory with this batch, or an index, which is copied."""
+
+        def of(column: Tensor) -> Tensor:
+            return column[which] if isinstance(which, slice) else column.index_select(0, which)
+
+        parts = (self.context, self.labels, self.mask)
+        context, labels, mask = ({name: of(one) for name, one in part.items()} for part in parts)
+        weight, lists = (None if one is None else of(one) for one in (self.weight, self.lists))
+        return Batch(of(self.features), context, labels, mask, weight, lists)
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -82,13 +112,8 @@ class Columns:
         """
         return f"{self.features}[{index}]" if isinstance(self.features, str) else self.features[index]
 
-    def batch(self, table: Any, lengths: NDArray[np.intp] | None = None) -> Batch:
-        """Tensors of a pyarrow table's rows, checked.
-
-        Args:
-            table: The rows.
-            lengths: Number of rows of each list, if the table is made of whole lists.
-        """
+    def batch(self, table: Any) -> Batch:
+        """Tensors of a pyarrow table's rows, checked."""
         labels, mask = {}, {}
         for task in self.tasks:
             column = _label_numbers(table[task], task)
@@ -98,8 +123,7 @@ class Columns:
             labels[task] = torch.from_numpy(_numbers(column, task, np.float32))
         context = {name: torch.from_numpy(self._ids(table[name], name)) for name in self.contexts}
         weight = None if self.weight is None else torch.from_numpy(_numbers(table[self.weight], self.weight))
-        lists = None if lengths is None else torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
-        return Batch(torch.from_numpy(self.matrix(table)), context, labels, mask, weight, lists)
+        return Batch(torch.from_numpy(self.matrix(table)), context, labels, mask, weight)
 
     def _ids(self, column: Any, name: str) -> NDArray[np.int64]:
         vocabulary = self.vocabularies.get(name)
@@ -108,22 +132,27 @@ class Columns:
     def matrix(self, table: Any) -> NDArray[np.float32]:
         """Features of a pyarrow table's rows, ``[rows, features]``."""
         if isinstance(self.features, str):
-            matrix = _list_column(table[self.features], self.features)
+            columns = list(_list_column(table[self.features], self.features).T)
         else:
-            matrix = np.column_stack([self._feature(table[name], name) for name in self.features])
-        usable = np.abs(matrix) <= LARGEST_FEATURE  # False for NaN
-        if not usable.all():
-            row, index = np.argwhere(~usable)[0]
+            columns = [self._feature(table[name], name) for name in self.features]
+        matrix = np.empty((table.num_rows, len(columns)), np.float32)
+        for index, column in enumerate(columns):
+            with np.errstate(over="ignore"):  # refused below
+                matrix[:, index] = column
+        if not np.abs(matrix).max(initial=0.0) <= LARGEST_FEATURE:  # NaN included
+            wide = [np.asarray(column, np.float64) for column in columns]
+            bad = [column[~(np.abs(column) <= LARGEST_FEATURE)] for column in wide]
+            index = next(index for index, some in enumerate(bad) if len(some))
             raise InputError(
-                f"features: expected finite numbers up to {LARGEST_FEATURE:g}, got {matrix[row, index]:g} in "
+                f"features: expected finite numbers up to {LARGEST_FEATURE:g}, got {bad[index][0]:g} in "
                 f"{self.feature(index)!r}; repair the rows, or rescale the column"
             )
-        return matrix.astype(np.float32)
+        return matrix
 
     def _feature(self, column: Any, name: str) -> NDArray[Any]:
         if name in self.vocabularies:
             return self.vocabularies[name].ids(column, name) + 1
-        return _numbers(column, name, np.float64)
+        return _numbers(column, name, np.float64, copy=False)
 
 
 def _label_numbers(column: Any, task: str) -> Any:
@@ -137,7 +166,8 @@ def _label_numbers(column: Any, task: str) -> Any:
     return pa.array(words.tolist(), pa.float32())
 
 
-def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32) -> NDArray[Any]:
+def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32, *, copy: bool = True) -> NDArray[Any]:
+    """The numbers of an Arrow column; without ``copy`` they may be those of arrow's memory, which is read-only."""
     if column.null_count:
         raise InputError(
             f"column {name!r}: expected no nulls, got {column.null_count}; fill them, and unknown ids with -1"
@@ -145,7 +175,7 @@ def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32) -> ND
     values = column.to_numpy()
     if values.dtype.kind not in "biuf" or (values.dtype.kind == "f" and np.issubdtype(dtype, np.integer)):
         raise InputError(f"column {name!r}: expected {np.dtype(dtype).name}, got {column.type}; cast the column")
-    return np.array(values, dtype=dtype)  # a copy, because arrow's memory is read-only
+    return np.array(values, dtype=dtype) if copy else np.asarray(values)
 
 
 def _list_column(column: Any, name: str) -> NDArray[np.float64]:

@@ -39,6 +39,8 @@ class LogModule(lightning.LightningModule):
         curve_lr: Factor by which curves learn faster.
         decay: Share of itself, times ``lr``, that every other parameter loses at each step.
         columns: Facts about the model's columns, as JSON values; stored in every checkpoint.
+        equal_rows: Whether all rows have weight 1 and a label of every task, and all processes have equally many at
+            every step: then these need not tell each other.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class LogModule(lightning.LightningModule):
         curve_lr: float = 10.0,
         decay: float = 0.0,
         columns: Mapping[str, Any] | None = None,
+        equal_rows: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.lr, self.curve_lr, self.decay = model, lr, curve_lr, decay
-        self.columns = dict(columns or {})
+        self.columns, self.equal_rows = dict(columns or {}), equal_rows
         self.optimiser_state: dict[str, Any] | None = None
         self._held_out: Tensor | None = None  # [sum of losses times weights, sum of weights] of the rows so far
 
@@ -64,7 +67,7 @@ class LogModule(lightning.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """The model's own loss; in several processes it is normalised by the rows of all of them."""
-        with whole_batch():
+        with whole_batch(equal_rows=self.equal_rows):
             loss: Tensor = self.model.loss(self(batch), batch.labels, batch.mask or None, batch.weight)  # type: ignore[operator]
         if not torch.isfinite(loss):
             value = float(loss.detach())
@@ -129,7 +132,7 @@ def own_losses(model: nn.Module, outputs: Mapping[str, Any], batch: Batch) -> Te
     tasks, loss = list(batch.labels), cast("Callable[..., Tensor]", model.loss)
     weight = batch.features.new_ones(len(batch.features)) if batch.weight is None else batch.weight
     none = dict.fromkeys(tasks, torch.zeros_like(weight, dtype=torch.bool))
-    known = {task: batch.mask.get(task, ~none[task]) for task in tasks}
+    known = {task: batch.known(task) for task in tasks}
     rest = loss(outputs, batch.labels, none, batch.weight) if len(tasks) > 1 else weight.new_zeros(())
     each = [loss(outputs, batch.labels, none | {task: known[task]}, batch.weight) - rest for task in tasks]
     total = torch.stack([one.sum(dtype=torch.double) for one in (*(weight * known[task] for task in tasks), weight)])

@@ -33,6 +33,7 @@ class LogSummary:
         std: Standard deviation of each feature, ``[features]``.
         rates: Mean label of each task.
         unseen: References that occur in no row, of those that were asked for.
+        labelled: Whether every row has a label of every task.
     """
 
     rows: int
@@ -40,6 +41,7 @@ class LogSummary:
     std: Floats
     rates: dict[str, float] = field(default_factory=dict)
     unseen: tuple[Mapping[str, int], ...] = ()
+    labelled: bool = False
 
     def doubts(self) -> list[str]:
         """Sentences about what the model expects of the log, and the log does not contain."""
@@ -109,7 +111,8 @@ def _seen(
         if not len(batch.features):  # all of its rows belong to a list of an earlier row group
             continue
         if not allow_leaks and before[group.number] < ROWS:
-            seen.first[group.number] = _first_rows(batch, ROWS - before[group.number])
+            some = min(ROWS - before[group.number], len(batch.features))
+            seen.first[group.number] = batch.rows(torch.arange(some))  # a copy, so that a message with them is small
         seen.moments.add(batch.features.numpy(), logs.columns)
         _check_contexts(batch, sizes)
         seen.unseen = [reference for reference in seen.unseen if not _occurs(reference, batch)]
@@ -151,7 +154,8 @@ class _Seen:
         for seen in self.labels:
             seen.check(held_out=logs.held_out > 0)
         rates = {seen.task: seen.total / sum(seen.count.values()) for seen in self.labels}
-        return replace(self.moments.summary(rates), unseen=tuple(self.unseen))
+        labelled = all(sum(seen.count.values()) == self.moments.rows for seen in self.labels)
+        return replace(self.moments.summary(rates), unseen=tuple(self.unseen), labelled=labelled)
 
 
 class _Moments:
@@ -238,16 +242,6 @@ class _Labels:
             raise InputError(
                 f"column {self.task!r}: expected both labels 0 and 1, got {self.lowest:g} in every row; use more rows"
             )
-
-
-def _first_rows(batch: Batch, rows: int) -> Batch:
-    """The first rows of a batch, copied, so that a message with them has nothing else."""
-
-    def of(columns: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: column[:rows].clone() for name, column in columns.items()}
-
-    weight = None if batch.weight is None else batch.weight[:rows].clone()
-    return Batch(batch.features[:rows].clone(), of(batch.context), of(batch.labels), of(batch.mask), weight)
 
 
 def _occurs(reference: Mapping[str, int], batch: Batch) -> bool:

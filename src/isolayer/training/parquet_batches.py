@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from isolayer.errors import InputError
@@ -193,10 +195,17 @@ class ParquetLogs:
 
     def batches(self, *, batch_size: int, train: bool, world: int = 1) -> int:
         """Number of batches that every process reads in an epoch: as many as the process with the fewest rows has."""
-        fewest = sum(self._counts(group)[0 if train else 1] for group in self.row_groups) // world
-        size = self.units_per_batch(batch_size)
+        fewest, size = self._fewest(train=train, world=world), self.units_per_batch(batch_size)
         whole = fewest // size if train else -(-fewest // size)
         return max(whole, 1 if fewest else 0)
+
+    def equal_rows(self, *, batch_size: int, world: int) -> bool:
+        """Whether at every step of training all processes have equally many rows: lists may have other lengths."""
+        return self.lists is None and self._fewest(train=True, world=world) >= batch_size
+
+    def _fewest(self, *, train: bool, world: int) -> int:
+        """Number of rows, or lists, of the process that has fewest."""
+        return sum(self._counts(group)[0 if train else 1] for group in self.row_groups) // world
 
     def read(self, group: RowGroup, rows: Rows | None = None) -> Any:
         """The given rows of a row group, by default all of them, as a pyarrow table.
@@ -277,35 +286,48 @@ class LogBatches(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         left, units = len(self), self.logs.units_per_batch(self.batch_size)
         listed = self.logs.lists is not None
-        for table, lengths in self._blocks(units):
+        for block, lengths in self._blocks(units):
             ends = np.concatenate([[0], np.cumsum(lengths)])
             for start in range(0, len(lengths), units):
                 if not left:
                     return
                 some = lengths[start : start + units]
-                rows = table.slice(ends[start], some.sum())
-                yield self.logs.columns.batch(rows, some if listed else None)
+                rows = block.rows(slice(int(ends[start]), int(ends[start + len(some)])))
+                yield rows._replace(lists=list_numbers(some)) if listed else rows
                 left -= 1
 
-    def _blocks(self, units: int) -> Iterator[tuple[Any, Rows]]:
-        """Tables of whole batches, except the last, and the length of each unit; shuffled within, for training."""
+    def _blocks(self, units: int) -> Iterator[tuple[Batch, Rows]]:
+        """Rows of whole batches, except the last, and the length of each unit; shuffled within, for training."""
         rank, world = self.place()
         share = self.logs.share(train=self.train, rank=rank, world=world)
         rng = np.random.default_rng([self.logs.seed, 1, self.epoch(), rank])
         if self.train:
             share = [share[index] for index in rng.permutation(len(share))]
-        waiting, lengths = list[Any](), np.zeros(0, np.intp)
-        for number, (group, wanted) in enumerate(share):
-            waiting.append(self.logs.read(group, wanted))
-            lengths = np.concatenate([lengths, self.logs.lengths_of(group, wanted)])
+        waiting, wanted, lengths = list[Batch](), list[Rows](), np.zeros(0, np.intp)
+        for number, (group, some) in enumerate(share):
+            before = sum(len(part.features) for part in waiting)
+            waiting.append(self.logs.columns.batch(self.logs.read(group)))
+            wanted.append(before + some)
+            lengths = np.concatenate([lengths, self.logs.lengths_of(group, some)])
             last = number + 1 == len(share)
             if not last and (lengths.sum() < self.logs.buffer or len(lengths) < units):
                 continue
-            block = pyarrow.concat_tables(waiting)
+            rows = np.concatenate(wanted)
             if self.train:
                 order = rng.permutation(len(lengths))
-                block, lengths = block.take(rows_of_lists(lengths, order)), lengths[order]
+                rows, lengths = rows[rows_of_lists(lengths, order)], lengths[order]
+            block = Batch.joined(waiting).rows(torch.from_numpy(rows))
             whole = len(lengths) if last else len(lengths) // units * units
-            rows = int(lengths[:whole].sum())
-            yield block.slice(0, rows), lengths[:whole]
-            waiting, lengths = [block.slice(rows)], lengths[whole:]
+            end = int(lengths[:whole].sum())
+            yield block, lengths[:whole]
+            left = block.rows(slice(end, None))
+            waiting, wanted, lengths = [left], [np.arange(len(left.features))], lengths[whole:]
+
+
+def list_numbers(lengths: Rows) -> Tensor:
+    """The number of each row's list, from 0.
+
+    >>> list_numbers(np.array([2, 1, 3]))
+    tensor([0, 0, 1, 2, 2, 2])
+    """
+    return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))

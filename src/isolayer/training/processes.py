@@ -17,11 +17,19 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
-from isolayer.nn.gate import Waiting, together
+from isolayer.nn.gate import Waiting, pass_on, together
 
 
 class OneMessage(DDPStrategy):
     """Processes that average the gradients of a step in one message; for CPUs, where nothing can overlap."""
+
+    def setup(self, trainer: lightning.Trainer) -> None:
+        """Without Lightning's message before every step, by which the first process says that it was told to stop.
+
+        Every process stops at the end of a step when it is told to, as torchrun tells all of them.
+        """
+        super().setup(trainer)
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
     def configure_ddp(self) -> None:
         """Start in every process with the model of the first one, without a wrapper around it."""
@@ -44,7 +52,7 @@ class OneMessage(DDPStrategy):
 class SameBuffers(Callback):
     """After each pass, and before held-out rows are read, all processes take the buffers of the first one.
 
-    These are the running statistics of normalised features; while training they are not read.
+    These are the running statistics of batch normalisation, in networks that have it; while training they are not read.
     """
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule, *rest: Any) -> None:
@@ -86,8 +94,7 @@ def average_gradients(
         gradient = torch.zeros_like(parameter).to_sparse(1) if parameter.grad is None else parameter.grad
         torch.distributed.all_reduce(gradient)
         parameter.grad = gradient / world
-    for one in shared:
-        one.pass_on()
+    pass_on(shared)
 
 
 def _average_dense(parameters: list[Tensor], world: int) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import warnings
@@ -25,6 +26,7 @@ from isolayer.debias.heads import DualHead
 from isolayer.debias.referenced_curves import ReferencedCurves
 from isolayer.debias.served_probability import ServedProbability
 from isolayer.errors import InputError
+from isolayer.training.backbone import TableBackbone
 from isolayer.training.checkpoints import read_checkpoint, start_from
 from isolayer.training.columns import Columns
 from isolayer.training.leaks import too_good
@@ -182,8 +184,13 @@ def train(
             raise InputError(f"logs: expected rows to train on and to hold out, got {got}; use more rows")
     tied = [ids for part in model.modules() if isinstance(part, ReferencedCurves) for ids in part.references()]
     summary = check_log(log, context_sizes(model), references=tied, allow_leaks=fit.allow_leaks, rank=rank, world=world)
+    for backbone in model.modules():
+        if isinstance(backbone, TableBackbone):
+            backbone.standardise(summary.mean, summary.std)  # which an earlier run's weights replace below
     known = ModelColumns.of(model, columns, summary)
-    module = LogModule(model, lr=fit.lr, curve_lr=fit.curve_lr, decay=fit.decay, columns=known.to_json())
+    equal = fit.weight is None and summary.labelled and log.equal_rows(batch_size=fit.batch_size // world, world=world)
+    rates = {"lr": fit.lr, "curve_lr": fit.curve_lr, "decay": fit.decay}
+    module = LogModule(model, **rates, columns=known.to_json(), equal_rows=equal)
     resumed = folder / "last.ckpt" if start == "resume" and (folder / "last.ckpt").is_file() else None
     if resumed is not None:
         start_from(module, resumed, weights=False)
@@ -223,8 +230,12 @@ def _joined() -> tuple[int, int]:
 
 
 def _leave() -> None:
-    """Leave the process group at the end of the process: threads of gloo that are left would abort it."""
+    """Leave the process group at the end of the process: threads of gloo that are left would abort it.
+
+    The group ends with the last object that holds it, and models in torch's `DistributedDataParallel` do.
+    """
     if torch.distributed.is_initialized():
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 

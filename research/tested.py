@@ -58,9 +58,8 @@ TESTED = {
         "For a year every model predicts each day before it learns from it, while position bias grows or fades."
     ),
     "debias-benchmark": (
-        "Rankers are trained on biased clicks by many methods, whose settings were searched before the decay of "
-        "weights that all networks share was added, and compared by nDCG against the true relevance that the simulator "
-        "knows."
+        "Rankers are trained on biased clicks by many methods, each with the best of six settings, found on another "
+        "seed, and compared by nDCG against the true relevance that the simulator knows."
     ),
     "debias-variants": (
         "Variants of the dual head are trained on biased clicks in the same worlds and compared by nDCG against true "

@@ -13,7 +13,7 @@ from isolayer.curves.curves import Curves
 from isolayer.curves.evaluation import prob_of
 from isolayer.errors import InputError
 from isolayer.fitting.histogram import Histogram
-from isolayer.fitting.monotone_test import clearest_fall
+from isolayer.fitting.monotone_test import clearest_fall, looked_at
 
 DRAWS = 200
 
@@ -132,3 +132,14 @@ def test_the_report_says_it_too(tmp_path):
     text = fitted().report(tmp_path / "report.html").read_text()
     assert "the model, not its calibration, is wrong there" in text
     assert "becomes rarer" not in fitted("steps").report(tmp_path / "report.html").read_text()
+
+
+def test_contexts_of_equal_size_are_not_all_looked_at():
+    """With ties at the least size, the test of a million equal contexts took a quarter of their fit."""
+    shop = np.repeat(np.arange(5_000), 3)
+    sums = Histogram.from_arrays(np.tile([-1.0, 0.0, 1.0], 5_000), shop % 2, {"shop": shop})
+    assert len(np.unique(sums.group[looked_at(sums)])) == 2_000
+    larger = Histogram.from_arrays(
+        np.r_[np.zeros(9), sums.logit], np.r_[np.ones(9), sums.positive], {"shop": np.r_[[4_999] * 9, shop]}
+    )
+    assert 4_999 in larger.group[looked_at(larger)]

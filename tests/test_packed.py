@@ -69,6 +69,19 @@ def test_no_prediction_changes_by_more_than_1e_4_in_logit(contexts, options):
     assert ((np.asarray(packed.knot_weight) > 0) == (dense.knot_weight > 0)).all()
 
 
+def test_contexts_that_may_bend_are_packed_too(monkeypatch):
+    """The weaker the prior of the curvature, the more shapes there are: with too few, every curve was stored whole."""
+    rng, contexts = np.random.default_rng(0), 6_000
+    shop = np.repeat(np.arange(contexts), 20)
+    score = rng.normal(-1, 1.5, len(shop))
+    label = rng.random(len(shop)) < 1 / (1 + np.exp(-score - rng.normal(0, 0.5, contexts)[shop]))
+    sums = Histogram.from_arrays(score, label, {"shop": shop}, grid=Grid(lower=-11, upper=9, step=0.2))
+    monkeypatch.setattr(packed_level, "PACKED_FROM", 0)
+    curves = Curves.from_histogram(sums, shrinkage=[[4, 8, 1000], [5, 170, 30]])
+    assert len(curves.values.rows) < 0.1 * contexts
+    assert len(curves.values.levels[0].shapes.shapes) > 24
+
+
 def test_levels_that_are_shifted_far_are_fitted_again(monkeypatch):
     found = []
     for slight in (-1.0, 1e9):  # no shift is slight, or each is

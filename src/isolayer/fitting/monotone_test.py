@@ -116,7 +116,9 @@ def looked_at(histogram: Histogram) -> NDArray[np.bool_] | slice:
         return slice(None)
     sums = evidence(histogram)
     weight = np.bincount(sums.group, sums.weight, minlength=sums.groups)
-    return np.asarray((weight >= np.partition(weight, -_CONTEXTS)[-_CONTEXTS])[sums.group])
+    kept = np.zeros(sums.groups, bool)
+    kept[np.argsort(-weight, kind="stable")[:_CONTEXTS]] = True  # the first of those with equally many
+    return np.asarray(kept[sums.group])
 
 
 def _blocks(sums: Histogram, prob: Floats) -> tuple[NDArray[np.int64], Floats]:

@@ -29,8 +29,8 @@ Matrix = Any  # an array ``[curves, knots]``, or an object that is read like one
 
 TOLERANCE = 2.5e-5  # largest error of the deviation of a packed curve, in logits; with its ancestors below 1e-4
 UNIT = 2.0**-17  # unit of the weights of shapes
-MOST_SHAPES = 24
-_STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24)  # most shapes of a level
+MOST_SHAPES = 48
+_STEPS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48)  # numbers of shapes of a curve
 _ENOUGH = 0.98  # share of the sample that the shapes of a level must represent
 MOST_UNPACKED = 1 << 24  # tables with up to this many knot values are unpacked when first read: 134 MB
 _RISING = 1e-12  # least rise of a packed monotone curve, larger than rounding errors

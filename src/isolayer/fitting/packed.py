@@ -50,15 +50,21 @@ class Shapes(NamedTuple):
     shapes: Floats
 
     @classmethod
-    def of(cls, sample: Floats, tolerance: float = TOLERANCE) -> Shapes:
+    def of(cls, sample: Floats, tolerance: float = TOLERANCE, also: Floats | None = None) -> Shapes:
         """Shapes for curves such as those of a sample, shape ``[curves, knots]``: enough for nearly all of them.
+
+        Args:
+            sample: The curves.
+            tolerance: Largest error of a value.
+            also: Other curves from which shapes are learned, which need not be represented.
 
         >>> line = np.outer(np.arange(3.0), np.ones(4))
         >>> Shapes.of(line).shapes.round(2).tolist()
         [[0.5, 0.5, 0.5, 0.5]]
         """
-        mean = sample.mean(0)
-        centred = sample - mean
+        every = sample if also is None else np.concatenate([sample, also])
+        mean = every.mean(0)
+        centred = every - mean
         _, vectors = np.linalg.eigh(centred.T @ centred)
         shapes = np.ascontiguousarray(vectors[:, ::-1][:, :MOST_SHAPES].T)
         shapes *= np.where(shapes.sum(1) < 0, -1.0, 1.0)[:, None]

@@ -152,7 +152,7 @@ class _Fitted(NamedTuple):
         sample = level.prepared()(BinnedRows.sampled(part, some), parents)
         curve, spread = _shifted(sample, guess[parents], level.least)
         deviation = curve - above.curves[parents]
-        shapes = Shapes.of(np.concatenate([deviation, _spanned(deviation, sample.remains)]))
+        shapes = Shapes.of(deviation, also=_spanned(deviation, sample.remains))
         values, variance = (_Kept.of(one, part.groups) for one in (shapes, Shapes.of(spread, _SPREAD)))
         remains = _Kept.of(shapes._replace(mean=np.zeros(part.grid.buckets)), part.groups)
         return cls(level, guess, values, remains, variance, np.zeros((4, part.groups)))

@@ -72,3 +72,36 @@ def test_a_folder_that_cannot_be_written_is_told_once(log):
     assert "[rank" not in done.stderr
     assert "Connection" not in done.stderr
     assert set(re.findall(r"exitcode *: (-?\d+)", done.stderr)) == {"2"}
+
+
+TOLD = """
+import os, signal, sys
+import torch
+from isolayer.debias import DualHead
+from isolayer.training.backbone import TableBackbone
+from isolayer.training.train import Fit, train
+
+class Told(DualHead):
+    '''The first process is told to stop in the middle of its second step, before gradients are exchanged.'''
+    steps = 0
+    def loss(self, *given):
+        self.steps += 1
+        if self.steps == 2 and os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().loss(*given)
+
+features = [f"feature_{place}" for place in range(12)]
+model = Told(TableBackbone(len(features), [8]), width=8, tasks=("click",), contexts={"position": 10, "device": 3})
+fit = Fit(epochs=50, batch_size=64, progress=False, allow_leaks=True)
+columns = {"features": features, "tasks": ["click"], "contexts": ["position", "device"]}
+train(model, sys.argv[1], **columns, folder=sys.argv[2], fit=fit)
+"""
+
+
+def test_a_process_that_is_told_to_stop_does_not_leave_the_other_waiting(log, tmp_path):
+    (tmp_path / "told.py").write_text(TOLD)
+    command = [*TORCHRUN[:-2], str(tmp_path / "told.py"), str(log), str(tmp_path / "model")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "SIGTERM" in done.stderr or "Connection closed" in done.stderr, done.stderr[-2000:]

@@ -24,12 +24,16 @@ class OneMessage(DDPStrategy):
     """Processes that average the gradients of a step in one message; for CPUs, where nothing can overlap."""
 
     def setup(self, trainer: lightning.Trainer) -> None:
-        """Without Lightning's message before every step, by which the first process says that it was told to stop.
+        """Without Lightning's messages by which the first process says that it was told to stop.
 
-        Every process stops at the end of a step when it is told to, as torchrun tells all of them.
+        One is sent before every step. The other is sent by the handler of the signal, in the middle of any other
+        message, so that processes wait for each other for ever. Here a process that is told to stop does so at the end
+        of its step; torchrun tells all of them.
         """
         super().setup(trainer)
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        signals = trainer._signal_connector
+        signals._sigterm_notifier_fn = lambda *_: setattr(signals, "received_sigterm", True)  # type: ignore[method-assign]
 
     def configure_ddp(self) -> None:
         """Start in every process with the model of the first one, without a wrapper around it."""

@@ -55,7 +55,7 @@ def test_placement_probabilities_are_averaged_over_and_weigh_less():
     truth = prob[rows, new].sum() / 400
     values = [one.value for one in total]
     assert abs(np.mean(values) - truth) < 4 * np.std(values) / np.sqrt(60)
-    by_position = evaluate({**log, "click": prob[rows, drawn]}, drawn, new, curves=curves)
+    by_position = evaluate({**log, "position": drawn, "click": prob[rows, drawn]}, drawn, new, curves=curves)
     assert total[-1].effective_rows > by_position.effective_rows
 
 
@@ -138,6 +138,16 @@ def test_a_log_that_teaches_nothing_is_refused_in_words():
     gap = {name: log[name][position != 2] for name in ("features", "click", "session", "position")}
     with pytest.raises(InputError, match="new: expected positions of logged rows, got 2, at which none was logged"):
         evaluate(gap, gap["position"], new[position != 2], least_share=0)
+
+
+def test_old_positions_that_are_not_those_of_the_log_and_wild_ones_are_refused():
+    log = debias_feed("position").log(120, seed=1)
+    position, new = log["position"], ranked_positions(log["features"][:, 11], log["session"])
+    with pytest.raises(InputError, match="old: expected the positions of the log, got others; give log"):
+        evaluate(log, new, position)
+    wild = np.where(np.arange(len(position)) == 5, 99_999, position)
+    with pytest.raises(InputError, match="position: expected at most 1000 positions, got 99999; number them from 0"):
+        evaluate({**log, "position": wild}, wild, new)
 
 
 @BY_CHANCE

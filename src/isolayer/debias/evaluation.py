@@ -32,6 +32,7 @@ from isolayer.settings import confidence, instance, mapping, names, number, text
 from isolayer.settings import seed as checked_seed
 
 _LEAST_LISTS, _TO_LEARN = 20, 100  # least number of lists, with known curves and with curves that are learned
+_MOST_POSITIONS = 1000  # for which curves are learned: the value of every row at each of them is kept
 _FEW_PERCENT = 0.05  # learned curves err by as much, however large the log is
 
 
@@ -137,6 +138,7 @@ def evaluate(
         raise InputError(f"log: expected at least {least} lists, got {len(lists)}; use more rows")
     if not clicked.any():
         raise InputError(f"{label}: expected some clicks, got none; check the column, or use more rows")
+    _check_old(old, given)
     learned = curves is None
     if curves is None:
         curves, score = _learned(given, clicked, contexts, checked_seed("seed", seed))
@@ -232,6 +234,16 @@ def _placement(name: str, places: Any, rows: int, positions: int) -> Floats:
     return share
 
 
+def _check_old(old: Any, log: Mapping[str, Any]) -> None:
+    """Raise if the logged positions are given and differ from those of the log, as when old and new are swapped."""
+    given = array_of("old", old)
+    if given.ndim == 1 and "position" in log and not np.array_equal(given, array_of("position", log["position"])):
+        raise InputError(
+            "old: expected the positions of the log, got others; give log['position'], or the probability of every "
+            "position, and the new ranking after it"
+        )
+
+
 def _refuse_unseen(logged: Any, placement: Floats) -> None:
     """Raise if rows are placed at positions that no logged row has: nothing is learned about these."""
     unseen = np.setdiff1d(np.flatnonzero(placement.any(0)), array_of("position", logged))
@@ -248,6 +260,11 @@ def _learned(log: Mapping[str, Any], clicked: Floats, contexts: Any, seed: int) 
         raise InputError(f"contexts: expected 'position' among them, got {list(wanted)}; add it")
     features = numbers("features", _column(log, "features"), len(clicked), dims=2)
     ids: dict[str, Ids] = {name: whole(name, _column(log, name), 1 << 20, len(clicked)) for name in wanted}
+    highest = int(ids["position"].max())
+    if highest >= _MOST_POSITIONS:
+        raise InputError(
+            f"position: expected at most {_MOST_POSITIONS} positions, got {highest}; number them from 0 without gaps"
+        )
     sizes = {name: int(column.max()) + 1 for name, column in ids.items()}
     return network_relevance(features, clicked, ids, sizes, np.ones(len(clicked)), seed)
 

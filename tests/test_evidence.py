@@ -127,6 +127,8 @@ def test_unequal_fractions_are_not_counts(spread):
     "weight",
     [
         pytest.param(np.arange(2000) % 900 + 1.0, id="large and unequal counts"),
+        pytest.param((np.arange(2000) % 900 + 1) * (1 + 1.5e-8), id="counts after single precision"),
+        pytest.param(np.where(np.arange(2000) == 7, 2.5, np.arange(2000) % 900 + 1.0), id="one slip among counts"),
         pytest.param(np.exp2(-np.arange(2000) / 500) + 0.3, id="decaying with age"),
         pytest.param(np.linspace(0.7, 1.3, 2000), id="about one"),
     ],

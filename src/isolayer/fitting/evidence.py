@@ -22,6 +22,7 @@ WeightKind = Literal["frequency", "importance"]
 _KINDS: dict[str, WeightKind] = {"frequency": "frequency", "importance": "importance"}
 _LEAST_MEAN = 0.5  # weights with a lower mean cannot be counts, which are at least 1
 _WHOLE = 1e-6  # a sum of weights this close to 1 is called normalised, a weight this close to a whole number a count
+_FEW = 0.05  # a smaller share of fractions among weights may be a slip
 _TOO_MANY = 2.0  # fractions must not count for more than this many times the effective number of their rows
 
 
@@ -88,9 +89,9 @@ def doubtful_counts(weight: Floats, squares: Floats, rows: float) -> str | None:
             f'weights: expected counts of rows, got weights {got}; use weight_kind="importance", under which their '
             "scale does not matter"
         )
-    fractions = weight[np.abs(weight - np.rint(weight)) > _WHOLE]
+    fractions = weight[np.abs(weight - np.rint(weight)) > _WHOLE * np.maximum(weight, 1)]
     effective = total**2 / float(squares.sum())
-    if not len(fractions) or total <= _TOO_MANY * effective:
+    if len(fractions) < _FEW * len(weight) or not len(fractions) or total <= _TOO_MANY * effective:
         return None
     return (
         f"weights: expected counts of rows, got fractions such as {fractions[0]:.3g}, by which {rows:,.0f} rows count "

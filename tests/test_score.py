@@ -177,7 +177,8 @@ def test_a_column_of_lists_is_read_as_one(tmp_path, monkeypatch):
     found, _ = scored(done.serving, table)
     expected = done.model.serving()(torch.tensor(vectors.to_pylist()))["click_prob"].numpy()
     np.testing.assert_allclose(found["click_prob"], expected, atol=1e-5)
-    for column in (pa.array([[1.0]] * 600), plain["note"]):
+    ragged = pa.array([[1.0], [1.0, 2.0, 3.0]] * 300)  # of 1,200 numbers too
+    for column in (pa.array([[1.0]] * 600), ragged, plain["note"]):
         with pytest.raises(InputError, match="column vector: expected lists of 2 numbers, got "):
             scored(done.serving, plain.append_column("vector", column))
 

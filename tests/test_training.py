@@ -25,7 +25,7 @@ from isolayer.debias import DualHead
 from isolayer.debias.baselines import Naive
 from isolayer.debias.diagnose import position_effect
 from isolayer.training import log_check
-from isolayer.training.columns import Columns
+from isolayer.training.columns import Batch, Columns
 from isolayer.training.log_check import check_log
 from isolayer.training.parquet_batches import LogBatches, ParquetLogs, RowGroup
 from isolayer.training.train import Fit, load_weights, train
@@ -193,6 +193,36 @@ def test_no_more_is_read_than_the_buffer_asks_for(tmp_path):
     assert sum(pieces) == 100  # two row groups of forty
     next(batches)
     assert sum(pieces) == 200
+
+
+@pytest.mark.parametrize(("train", "held_out"), [(False, 0.02), (True, 0.98)])
+def test_rows_that_are_not_wanted_are_not_kept(tmp_path, monkeypatch, train, held_out):
+    kept, joined = [], Batch.joined.__func__
+    monkeypatch.setattr(Batch, "joined", classmethod(lambda cls, parts: (kept.append(parts), joined(cls, parts))[1]))
+    number = np.arange(20_000)
+    pq.write_table(
+        pa.table({"x": number * 1.0, "y": number % 2, "k": number % 5}), tmp_path / "l.parquet", row_group_size=500
+    )
+    logs = ParquetLogs(tmp_path / "l.parquet", Columns(["x"], ["y"], ["k"]), held_out=held_out)
+    rows = np.concatenate([batch.features[:, 0].numpy() for batch in LogBatches(logs, batch_size=10, train=train)])
+    assert len(np.unique(rows)) == len(rows) > 300
+    assert sum(len(part.features) for parts in kept for part in parts) < 2 * len(rows)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[True, None, False], ["yes", None, "no"], pa.array(["yes", None, "no"]).dictionary_encode(), [1, None, 0]],
+)
+def test_a_missing_label_is_known_whatever_labels_are(labels):
+    batch = Columns(["x"], ["y"], ["k"]).batch(pa.table({"x": [1.0, 2.0, 3.0], "y": labels, "k": [0, 1, 2]}))
+    assert batch.mask["y"].tolist() == [True, False, True]
+    assert batch.labels["y"][batch.mask["y"]].tolist() == [1, 0]
+
+
+def test_lists_of_other_lengths_are_refused_even_if_their_sum_fits():
+    table = pa.table({"v": [[1.0, 2.0], [3.0], [4.0, 5.0, 6.0]], "y": [0, 1, 0], "k": [0, 1, 2]})
+    with pytest.raises(InputError, match="column 'v': expected lists of one length, got 1 and 2; pad or split"):
+        Columns("v", ["y"], ["k"]).batch(table)
 
 
 @pytest.mark.parametrize("listed", [False, True])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow.compute as pc
 import typer
 
 from isolayer.cli.columns import matching, next_step, refuse_text
@@ -181,12 +182,12 @@ def _matrix(rows: Any, known: dict[str, Any]) -> Any:
     """Features of rows as the model takes them, ``[rows, features]``."""
     if isinstance(known["features"], str):
         lists = rows[known["features"]].combine_chunks()
-        flat = lists.flatten().to_numpy(zero_copy_only=False) if hasattr(lists, "flatten") else np.zeros(0)
-        if lists.null_count or len(flat) != len(rows) * known["width"]:
+        listed = hasattr(lists, "flatten") and not lists.null_count
+        if not listed or (pc.list_value_length(lists).to_numpy() != known["width"]).any():
             raise InputError(
                 f"column {known['features']}: expected lists of {known['width']} numbers, got {lists.type}; convert it"
             )
-        matrix = flat.astype(np.float32).reshape(len(rows), -1)
+        matrix = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(rows), -1)
     else:
         matrix = np.column_stack([_feature(rows[name], name, known) for name in known["features"]])
     return _finite("features", matrix)

@@ -17,8 +17,8 @@ class TableBackbone(nn.Module):
     """Layers over the features of a log: numbers standardised, values of a vocabulary embedded.
 
     Numbers are measured by the mean and standard deviation of each feature that `standardise` was given; `train` gives
-    those of the log. They are stored with the weights and do not change afterwards, unlike statistics of batches, which
-    differ between processes that share a batch.
+    those of the first log in which the feature varies. They are stored with the weights and do not change afterwards,
+    unlike statistics of batches, which differ between processes that share a batch.
 
     Args:
         features: Number of features.
@@ -49,7 +49,7 @@ class TableBackbone(nn.Module):
         places = [place for place in range(features) if place not in self.categories]
         self.register_buffer("numeric", torch.tensor(places, dtype=torch.long), persistent=False)
         self.register_buffer("mean", torch.zeros(len(places)))
-        self.register_buffer("deviation", torch.ones(len(places)))
+        self.register_buffer("deviation", torch.zeros(len(places)))
         self.tables = nn.ModuleList(nn.Embedding(size + 1, DIM, padding_idx=0) for size in self.categories.values())
         layers: list[nn.Module] = []
         for before, after in pairwise([len(places) + DIM * len(self.tables), *hidden]):
@@ -57,16 +57,22 @@ class TableBackbone(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def standardise(self, mean: ArrayLike, deviation: ArrayLike) -> None:
-        """Set the mean and the standard deviation of all features, ``[features]``; a constant one is only centred."""
+        """Set the mean and the standard deviation of all features, ``[features]``, unless they are known already.
+
+        A constant feature, of deviation 0, is only centred. It counts as unknown: nothing was learned about it.
+        """
         centre, spread = (
-            torch.as_tensor(np.asarray(one), dtype=self.mean.dtype)[self.numeric] for one in (mean, deviation)
+            torch.as_tensor(np.asarray(one), dtype=self.mean.dtype, device=self.mean.device)[self.numeric]
+            for one in (mean, deviation)
         )
-        self.mean.copy_(centre)
-        self.deviation.copy_(torch.where(spread > 0, spread, 1.0))
+        unknown = self.deviation == 0
+        self.mean.copy_(torch.where(unknown, centre, self.mean))
+        self.deviation.copy_(torch.where(unknown, spread, self.deviation))
 
     def forward(self, features: Tensor) -> Tensor:
         """Hidden layer ``[batch, width]`` of features ``[batch, features]``."""
-        parts = [(features.index_select(1, self.numeric) - self.mean) / self.deviation]
+        spread = torch.where(self.deviation > 0, self.deviation, 1.0)
+        parts = [(features.index_select(1, self.numeric) - self.mean) / spread]
         for (place, size), table in zip(self.categories.items(), self.tables, strict=True):
             number = features[:, place].round().long()
             parts.append(table(torch.where((number < 0) | (number > size), 0, number)))

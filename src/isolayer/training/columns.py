@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -159,11 +160,13 @@ def _label_numbers(column: Any, task: str) -> Any:
     """Labels of an Arrow column, in which words are numbers."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type):
+        return column.cast(pa.float32())
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     if not any(test(column.type) for test in tests):
         return column
     words = read_words(f"column {task!r}", np.array(column.to_pylist(), dtype=object))
-    return pa.array(words.tolist(), pa.float32())
+    return pa.chunked_array([pa.array(words.tolist(), pa.float32(), from_pandas=True)])
 
 
 def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32, *, copy: bool = True) -> NDArray[Any]:
@@ -180,7 +183,11 @@ def _numbers(column: Any, name: str, dtype: type[np.generic] = np.float32, *, co
 
 def _list_column(column: Any, name: str) -> NDArray[np.float64]:
     lists = column.combine_chunks()
-    flat = lists.flatten()
-    if lists.null_count or len(flat) % max(len(lists), 1):
-        raise InputError(f"column {name!r}: expected lists of one length, got {lists.type}; pad or split the column")
-    return _numbers(flat, name, np.float64).reshape(len(lists), -1)
+    if not hasattr(lists, "flatten") or lists.null_count:
+        raise InputError(f"column {name!r}: expected lists of numbers, got {lists.type}; convert it")
+    lengths = np.unique(pc.list_value_length(lists).to_numpy()).tolist()
+    if len(lengths) > 1:
+        raise InputError(
+            f"column {name!r}: expected lists of one length, got {lengths[0]} and {lengths[1]}; pad or split the column"
+        )
+    return _numbers(lists.flatten(), name, np.float64).reshape(len(lists), -1)

@@ -6,7 +6,7 @@ means of the features are a by-product that is stored with the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -22,6 +22,10 @@ from isolayer.training.parquet_batches import ParquetLogs
 
 Floats = NDArray[np.float64]
 
+_DIGITS = 8  # steps of single precision that a standard deviation must have
+_EXTREME = 20  # times as wide as half of the rows: a standard deviation that a few extreme values determine
+_FAR = 50  # standard deviations from the mean: a value of which a log has a few
+
 
 @dataclass(frozen=True)
 class LogSummary:
@@ -34,6 +38,7 @@ class LogSummary:
         rates: Mean label of each task.
         unseen: References that occur in no row, of those that were asked for.
         labelled: Whether every row has a label of every task.
+        hidden: Sentences about features of which a network would see little.
     """
 
     rows: int
@@ -42,15 +47,16 @@ class LogSummary:
     rates: dict[str, float] = field(default_factory=dict)
     unseen: tuple[Mapping[str, int], ...] = ()
     labelled: bool = False
+    hidden: tuple[str, ...] = ()
 
     def doubts(self) -> list[str]:
-        """Sentences about what the model expects of the log, and the log does not contain."""
+        """Sentences about what the model expects of the log, and the log does not contain or hides."""
         listed = [", ".join(f"{name} {key}" for name, key in reference.items()) for reference in self.unseen]
         return [
             f"reference: expected ids that occur in the log, got {ids}, which does not; relevance has no scale then: "
             "give ids that occur, or declare only those"
             for ids in listed
-        ]
+        ] + list(self.hidden)
 
 
 def check_log(
@@ -110,7 +116,7 @@ def _seen(
         batch = logs.columns.batch(logs.read(group))
         if not len(batch.features):  # all of its rows belong to a list of an earlier row group
             continue
-        if not allow_leaks and before[group.number] < ROWS:
+        if before[group.number] < ROWS:
             some = min(ROWS - before[group.number], len(batch.features))
             seen.first[group.number] = batch.rows(torch.arange(some))  # a copy, so that a message with them is small
         seen.moments.add(batch.features.numpy(), logs.columns)
@@ -130,7 +136,9 @@ class _Seen:
         self.moments, self.labels = _Moments(), [_Labels(task) for task in columns.tasks]
         self.weight = 0.0
         self.unseen = list(references)
-        self.first = dict[int, Batch]()  # the first rows of the log by their row group, in which leaks are looked for
+        self.first = dict[
+            int, Batch
+        ]()  # the first rows of the log by their row group, in which mistakes are looked for
 
     def merge(self, other: _Seen, columns: Columns) -> None:
         self.moments.merge(other.moments, columns)
@@ -143,10 +151,13 @@ class _Seen:
     def check_leaks(self, columns: Columns) -> None:
         """Raise if a feature gives a label away among the first rows, whichever process read them."""
         leaks = LeakCheck(columns)
-        for _, batch in sorted(self.first.items(), key=lambda item: item[0]):
+        for batch in self._first_batches():
             leaks.add(batch)
         if leaks.rows:
             leaks.check()
+
+    def _first_batches(self) -> list[Batch]:
+        return [self.first[number] for number in sorted(self.first)]
 
     def summary(self, logs: ParquetLogs) -> LogSummary:
         if logs.columns.weight is not None and not self.weight > 0:
@@ -155,7 +166,10 @@ class _Seen:
             seen.check(held_out=logs.held_out > 0)
         rates = {seen.task: seen.total / sum(seen.count.values()) for seen in self.labels}
         labelled = all(sum(seen.count.values()) == self.moments.rows for seen in self.labels)
-        return replace(self.moments.summary(rates), unseen=tuple(self.unseen), labelled=labelled)
+        found = replace(self.moments.summary(rates), unseen=tuple(self.unseen), labelled=labelled)
+        first = np.concatenate([batch.features.numpy() for batch in self._first_batches()])
+        farthest = np.maximum(self.moments.most - found.mean, found.mean - self.moments.least)
+        return replace(found, hidden=tuple(_hidden(logs.columns, found, farthest, first)))
 
 
 class _Moments:
@@ -163,14 +177,16 @@ class _Moments:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.origin = self.total = self.squares = np.zeros(0)
+        self.origin = self.total = self.squares = self.least = self.most = np.zeros(0)
 
     def add(self, features: NDArray[np.float32], columns: Columns) -> None:
         if not self.rows:
             self.origin = features[0].astype(np.float64)
             self.total, self.squares = np.zeros_like(self.origin), np.zeros_like(self.origin)
+            self.least = self.most = self.origin
         self._check_width(features.shape[1], columns)
         shifted = features - self.origin
+        self.least, self.most = np.minimum(self.least, features.min(0)), np.maximum(self.most, features.max(0))
         self.rows += len(features)
         self.total, self.squares = self.total + shifted.sum(0), self.squares + (shifted**2).sum(0)
 
@@ -179,8 +195,10 @@ class _Moments:
             return
         if not self.rows:
             self.rows, self.origin, self.total, self.squares = other.rows, other.origin, other.total, other.squares
+            self.least, self.most = other.least, other.most
             return
         self._check_width(len(other.origin), columns)
+        self.least, self.most = np.minimum(self.least, other.least), np.maximum(self.most, other.most)
         shift = other.origin - self.origin
         self.squares = self.squares + other.squares + 2 * shift * other.total + other.rows * shift**2
         self.total = self.total + other.total + other.rows * shift
@@ -241,6 +259,35 @@ class _Labels:
         if self.lowest == self.highest and self.lowest in (0, 1):
             raise InputError(
                 f"column {self.task!r}: expected both labels 0 and 1, got {self.lowest:g} in every row; use more rows"
+            )
+
+
+def _hidden(columns: Columns, summary: LogSummary, farthest: Floats, first: NDArray[np.float32]) -> Iterator[str]:
+    """Sentences about features of which standardising, or single precision, would leave little.
+
+    Args:
+        columns: The columns.
+        summary: Means and deviations in the log.
+        farthest: Largest distance of a value from the mean, ``[features]``.
+        first: Features of the first rows, ``[rows, features]``. Those of a log in the order of time may be alike.
+    """
+    low, high = np.quantile(first.astype(np.float64), [0.25, 0.75], axis=0)
+    near = np.where(farthest > _FAR * summary.std, summary.std, first.std(0, dtype=np.float64))
+    for index, (mean, std) in enumerate(zip(summary.mean.tolist(), summary.std.tolist(), strict=True)):
+        name, usual = columns.feature(index), float(high[index] - low[index])
+        if name in columns.vocabularies or not std:
+            continue
+        digit = abs(mean) * float(np.finfo(np.float32).eps)
+        if std < _DIGITS * digit:
+            yield (
+                f"feature {name!r}: expected numbers that single precision distinguishes, got a mean of {mean:.6g} and "
+                f"a standard deviation of {std:.3g}; subtract a constant from the column"
+            )
+        elif 0 < _EXTREME * usual < near[index]:
+            yield (
+                f"feature {name!r}: expected values without extremes, got a standard deviation of {std:.3g}, while "
+                f"half of the rows are within {usual:.3g}; replace codes such as -999999, or take logarithms: "
+                "otherwise the network hardly sees the other rows"
             )
 
 

@@ -306,9 +306,12 @@ class LogBatches(IterableDataset[Batch]):
         waiting, wanted, lengths = list[Batch](), list[Rows](), np.zeros(0, np.intp)
         for number, (group, some) in enumerate(share):
             before = sum(len(part.features) for part in waiting)
-            waiting.append(self.logs.columns.batch(self.logs.read(group)))
-            wanted.append(before + some)
+            block = self.logs.columns.batch(self.logs.read(group))
             lengths = np.concatenate([lengths, self.logs.lengths_of(group, some)])
+            if 2 * len(some) < len(block.features):  # few of many rows: the others are not kept
+                block, some = block.rows(torch.from_numpy(some)), np.arange(len(some))
+            waiting.append(block)
+            wanted.append(before + some)
             last = number + 1 == len(share)
             if not last and (lengths.sum() < self.logs.buffer or len(lengths) < units):
                 continue

@@ -184,9 +184,6 @@ def train(
             raise InputError(f"logs: expected rows to train on and to hold out, got {got}; use more rows")
     tied = [ids for part in model.modules() if isinstance(part, ReferencedCurves) for ids in part.references()]
     summary = check_log(log, context_sizes(model), references=tied, allow_leaks=fit.allow_leaks, rank=rank, world=world)
-    for backbone in model.modules():
-        if isinstance(backbone, TableBackbone):
-            backbone.standardise(summary.mean, summary.std)  # which an earlier run's weights replace below
     known = ModelColumns.of(model, columns, summary)
     equal = fit.weight is None and summary.labelled and log.equal_rows(batch_size=fit.batch_size // world, world=world)
     rates = {"lr": fit.lr, "curve_lr": fit.curve_lr, "decay": fit.decay}
@@ -196,6 +193,9 @@ def train(
         start_from(module, resumed, weights=False)
     elif start is not None and start != "resume":
         start_from(module, Path(start))
+    for backbone in model.modules() if resumed is None else ():  # a run that is continued has its statistics
+        if isinstance(backbone, TableBackbone):
+            backbone.standardise(summary.mean, summary.std)
     best = ModelCheckpoint(folder, filename="best", monitor=HELD_OUT_LOSS, enable_version_counter=False)
     last = ModelCheckpoint(folder, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
     watch = [best, EarlyStopping(HELD_OUT_LOSS, patience=fit.patience)] if fit.held_out else []

@@ -136,9 +136,7 @@ class _Seen:
         self.moments, self.labels = _Moments(), [_Labels(task) for task in columns.tasks]
         self.weight = 0.0
         self.unseen = list(references)
-        self.first = dict[
-            int, Batch
-        ]()  # the first rows of the log by their row group, in which mistakes are looked for
+        self.first = dict[int, Batch]()  # the first rows of the log by row group, in which leaks and extremes are found
 
     def merge(self, other: _Seen, columns: Columns) -> None:
         self.moments.merge(other.moments, columns)

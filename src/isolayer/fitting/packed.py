@@ -80,10 +80,7 @@ class Shapes(NamedTuple):
         return np.asarray(self.mean + (weights * UNIT) @ self.shapes)
 
     def pack(
-        self,
-        deviation: Floats,
-        tolerance: float = TOLERANCE,
-        parent: Floats | None = None,
+        self, deviation: Floats, tolerance: float = TOLERANCE, parent: Floats | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """The fewest weights that represent each curve within the tolerance, and whether there are any.
 
@@ -267,10 +264,7 @@ class Packed:
     def read(self, rows: Ints, left: Ints, fraction: Floats) -> Floats:
         """Value of each curve at a fraction of the way from one knot to the next, all of shape ``[n]``."""
         if self.shape[0] * self.shape[1] <= MOST_UNPACKED:
-            flat, place = (
-                self._unpacked.reshape(-1),
-                rows * np.int64(self.shape[1]) + left,
-            )
+            flat, place = self._unpacked.reshape(-1), rows * np.int64(self.shape[1]) + left
             start = flat.take(place)
             return np.asarray(start + fraction * (flat.take(place + 1) - start))
         if self.log:

@@ -138,7 +138,6 @@ def evaluate(
         raise InputError(f"log: expected at least {least} lists, got {len(lists)}; use more rows")
     if not clicked.any():
         raise InputError(f"{label}: expected some clicks, got none; check the column, or use more rows")
-    _check_old(old, given)
     learned = curves is None
     if curves is None:
         curves, score = _learned(given, clicked, contexts, checked_seed("seed", seed))
@@ -147,6 +146,7 @@ def evaluate(
         score = numbers(relevance, _column(given, text("relevance", relevance, advice="name a column")), len(clicked))
     prob = click_probs(curves, score, given, len(clicked))
     was, will_be = (_placement(name, places, *prob.shape) for name, places in (("old", old), ("new", new)))
+    _check_old(old, given)
     if learned:
         _refuse_unseen(given["position"], will_be)
     before, after = (was * prob).sum(1), (will_be * prob).sum(1)

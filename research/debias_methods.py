@@ -10,7 +10,7 @@ and its `VARIANTS` have their defaults.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,19 +213,32 @@ def fit(model: Model, rows: Rows, *, seed: int, setting: Setting | None = None, 
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, [group["lr"] for group in groups], total_steps=steps, pct_start=0.1
     )
-    place = torch.arange(LENGTH)
     for _ in range(EPOCHS):
-        for chosen in torch.randperm(lists, generator=generator)[: lists - lists % BATCH_LISTS].split(BATCH_LISTS):
-            row = (chosen.unsqueeze(1) * LENGTH + place).view(-1)
-            context = {name: ids.index_select(0, row) for name, ids in rows.context.items()}
-            outputs = model(rows.features.index_select(0, row), context)
-            share = None if weight is None else weight.index_select(0, row)
-            loss = model.loss(outputs, {"click": rows.labels["click"].index_select(0, row)}, weight=share)
+        for features, context, click, share in _batches(rows, weight, generator):
+            outputs = model(features, context)
+            loss = model.loss(outputs, {"click": click}, weight=share)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
             schedule.step()
     return model.eval()
+
+
+def _batches(rows: Rows, weight: Tensor | None, generator: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    """One pass over the lists in random order, which is gathered once: features, context, clicks and weights."""
+    lists = len(rows.features) // LENGTH
+    order = torch.randperm(lists, generator=generator)[: lists - lists % BATCH_LISTS]
+    row = (order.unsqueeze(1) * LENGTH + torch.arange(LENGTH)).view(-1)
+
+    def parts(column: Tensor) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = column.index_select(0, row).split(BATCH_LISTS * LENGTH)
+        return found
+
+    context = {name: parts(ids) for name, ids in rows.context.items()}
+    features, click = parts(rows.features), parts(rows.labels["click"])
+    share = (None,) * len(click) if weight is None else parts(weight)
+    for batch, drawn in enumerate(zip(features, click, share, strict=True)):
+        yield drawn[0], {name: ids[batch] for name, ids in context.items()}, drawn[1], drawn[2]
 
 
 def _own(setting: Setting, name: str, default: float) -> float:

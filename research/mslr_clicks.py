@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from isolayer import metrics
 from isolayer.debias.baselines import PAL, Naive, PositionDropout
 from isolayer.debias.heads import DualHead
 from isolayer.errors import InputError
+from isolayer.metrics.ranking import ndcg_sums
 from isolayer.simulate.behaviours import GAIN, Behaviour, PositionBased, Shown, Trust
 from research import tree_methods
 from research.boosted_trees import ROUNDS
@@ -78,8 +78,9 @@ def run_unit(unit: Unit) -> Numbers:
     rng = np.random.default_rng(unit.seed)
     score = logging_score(train_docs, logger, rng)
     biased, unbiased = click_log(train_docs, score, BEHAVIOURS[bias], 3_000 if unit.quick else 15_000, rng)
-    weight = draws(test_docs.query, 50 if unit.quick else 400)
-    numbers: Numbers = {"queries": len(np.unique(test_docs.query))}
+    queries, start = np.unique(test_docs.query, return_index=True)
+    weight = draws(test_docs.query, 50 if unit.quick else 400)[:, start].astype(np.float64)  # [resamples, queries]
+    numbers: Numbers = {"queries": len(queries)}
     for name in METHODS:
         if name in TREES:
             relevance = by_trees(TREES[name], biased, test_docs, unit)
@@ -87,11 +88,24 @@ def run_unit(unit: Unit) -> Numbers:
             log = unbiased if name == CEILING else biased
             trained = train(model(name, log.features.shape[1]), log, epochs=2 if unit.quick else 3, seed=unit.seed)
             relevance = trained.serving()(torch.from_numpy(test_docs.features))["click"].numpy()
-        numbers[f"{name} ndcg"] = metrics.ndcg(test_docs.grade, relevance, test_docs.query)
-        numbers[f"{name} ndcg draws"] = [
-            metrics.ndcg(test_docs.grade, relevance, test_docs.query, one) for one in weight
-        ]
+        sums = ndcg_by_query(test_docs, relevance)
+        numbers[f"{name} ndcg"] = float(sums[0].sum() / sums[1].sum())
+        numbers[f"{name} ndcg draws"] = ((weight @ sums[0]) / (weight @ sums[1])).tolist()
     return numbers
+
+
+def ndcg_by_query(docs: Documents, relevance: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """nDCG@10 of each query, and 1, or 0 for both where no document is relevant, ``[2, queries]``.
+
+    >>> grade, query = np.array([0, 1, 0, 0]), np.array([5, 5, 8, 8])
+    >>> ndcg_by_query(Documents(np.zeros((4, 1), np.float32), grade, query), np.array([2.0, 1.0, 2.0, 1.0])).round(4)
+    array([[0.6309, 0.    ],
+           [1.    , 0.    ]])
+    """
+    ends = np.flatnonzero(np.diff(docs.query)) + 1  # documents are sorted by query
+    columns = zip(*(np.split(column, ends) for column in (docs.grade, relevance, docs.query)), strict=True)
+    sums = [ndcg_sums(*each) for each in columns]
+    return np.array([(one.total, one.weight) for one in sums]).T
 
 
 def by_trees(method: str, log: Log, docs: Documents, unit: Unit) -> NDArray[np.float64]:

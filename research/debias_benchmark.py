@@ -28,7 +28,8 @@ from isolayer import metrics
 from isolayer.debias import DualHead, Naive, post_hoc
 from isolayer.debias.diagnose import after_training
 from isolayer.nn.rates import parameter_groups
-from isolayer.simulate import debias_feed
+from isolayer.simulate import Feed, debias_feed
+from isolayer.simulate.session_behaviours import Contextual
 from research.charts import intervals
 from research.debias_methods import (
     CONTEXTS,
@@ -95,8 +96,12 @@ class Cell(NamedTuple):
 def draw(setting: str, seed: int, lists: int = LISTS) -> Cell:
     """The logs of one setting."""
     bias, logger, deterministic = SETTINGS[setting]
-    contexts = CONTEXTS | (QUERY if bias == "contextual" else {})
-    feed = debias_feed(bias, logger, deterministic=deterministic, seed=seed)
+    return drawn(debias_feed(bias, logger, deterministic=deterministic, seed=seed), seed, lists)
+
+
+def drawn(feed: Feed, seed: int, lists: int = LISTS) -> Cell:
+    """The logs of a feed."""
+    contexts = CONTEXTS | (QUERY if isinstance(feed.behaviour, Contextual) else {})
     rng = np.random.default_rng([seed, 1])
     columns = feed.log(lists, seed=3 * seed)
     columns["unbiased"] = rng.random(len(columns["click"])) < columns["relevance_click"]

@@ -89,6 +89,7 @@ EXPERIMENTS = (
     Experiment("incremental", "A year of daily updates under drift, against propensities (conclusion)", "incremental"),
     Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
     Experiment("debias-variants", "Variants of the dual head: losses, wirings, weights", "debias_variants"),
+    Experiment("advised-alpha", "The advised loss weight in worlds that it was not set on", "advised_alpha"),
     Experiment(
         "boosted-trees", "Boosted trees from biased clicks, against LightGBM's and XGBoost's own", "boosted_trees"
     ),

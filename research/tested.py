@@ -65,6 +65,10 @@ TESTED = {
         "Variants of the dual head are trained on biased clicks in the same worlds and compared by nDCG against true "
         "relevance."
     ),
+    "advised-alpha": (
+        "Rankers with several weights of the two losses are trained where the logger knew more than the features, and "
+        "the weight that the diagnosis of the log advises is compared with the others."
+    ),
     "boosted-trees": (
         "Boosted trees are trained on biased clicks in six ways and compared by nDCG against true relevance."
     ),

@@ -1,17 +1,21 @@
 """The alpha that the diagnosis advises, in worlds that it was not set on.
 
-The design, stated before any run. Where a logger knew relevance that the features lack, debiasing takes that knowledge
-away, and `diagnose` warns and advises a joint alpha of .5. That number was set on two worlds: position and trust bias
-under a logger that ranks by the grade, with chance. Here are others, under seeds that nothing was chosen on:
+Where a logger knew relevance that the features lack, debiasing takes that knowledge away, and `diagnose` warns and
+advises a joint alpha. Loggers that know the grade:
 
-    informed                  the same logger under four other click models
-    informed, deterministic   the same logger without chance, so that each score has one position
-    half informed             a logger that ranks as much by an irrelevant feature as by the grade: there debiasing
-                              both removes harm and takes knowledge away, and no weight can do only one of the two
+    informed                  rank by the grade, with chance
+    informed, deterministic   the same without chance, so that each score has one position
+    half informed             rank as much by an irrelevant feature as by the grade: there debiasing both removes harm
+                              and takes knowledge away, and no weight can do only one of the two
 
-Each unit trains the naive model, the dual head with its default, the detached anchor, and joint heads at three alphas,
+The advice was .5 at first, set on two worlds of `debias_benchmark`. Tried in the eight worlds `SET_ON`, it lost up to
+.036 nDCG to the detached anchor where the logger was half informed, and .25 lost less there and at most .001 in the
+others, so .25 is advised now. In these worlds only the paper's weights are judged; the advice is judged in six others,
+which were drawn for the first time after it was set. That is the design, stated before their run.
+
+Each unit trains the naive model, the dual head with its default, the detached anchor, and joint heads at two alphas,
 diagnoses the first dual head on further traffic of the logger, and follows the advice. The best weight in hindsight is
-that of the highest mean over seeds among all five.
+that of the highest mean over seeds among all four.
 """
 
 from __future__ import annotations
@@ -22,7 +26,6 @@ from typing import Any
 
 import torch
 
-from isolayer.debias.informed_logger_test import INFORMED_ALPHA
 from isolayer.simulate import Feed, Logger, debias_feed
 from research.charts import intervals
 from research.debias_benchmark import CLICKS, LISTS, OURS, QUICK_LISTS, advised, clicks_of, drawn
@@ -31,13 +34,13 @@ from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed,
 
 CLAIM = (
     "Loss weights of .2 to .3 on the inference head and .7 to .8 on the isotonic head debias best; where the logger "
-    "knew more than the features, our diagnosis advises .5 and .5 instead."
+    "knew more than the features, our diagnosis advises them with the paper's joint loss."
 )
 PAPER = "section 5.2, for all logs alike; the advice is ours"
 SEEDS = 4
 HALF = Logger(relevance=0.0, spurious=1.0, grade=0.9, temperature=0.5)  # the two parts vary about as much
 NAIVE, ADVISED = "naive", "following the advice"
-ALPHAS = (0.25, INFORMED_ALPHA, 0.75)
+ALPHAS = (0.25, 0.5)
 PAPERS = "joint alpha 0.25"
 MODELS = (NAIVE, OURS, *(f"joint alpha {alpha:g}" for alpha in ALPHAS))
 
@@ -46,11 +49,12 @@ def _informed(bias: Any, *, deterministic: bool = False) -> Callable[[int], Feed
     return lambda seed: debias_feed(bias, "informed", deterministic=deterministic, seed=seed)
 
 
-def _half(bias: Any) -> Callable[[int], Feed]:
-    return lambda seed: replace(debias_feed(bias, "spurious", seed=seed), logger=HALF)
+def _half(bias: Any, *, deterministic: bool = False) -> Callable[[int], Feed]:
+    logger = replace(HALF, temperature=0.0) if deterministic else HALF
+    return lambda seed: replace(debias_feed(bias, "spurious", seed=seed), logger=logger)
 
 
-WORLDS: dict[str, Callable[[int], Feed]] = {
+SET_ON: dict[str, Callable[[int], Feed]] = {
     **{f"{clicks}, informed": _informed(CLICKS[clicks]) for clicks in ("DBN", "DCM", "contextual")},
     "mixture, informed": _informed("mixture"),
     **{
@@ -59,13 +63,22 @@ WORLDS: dict[str, Callable[[int], Feed]] = {
     },
     **{f"{clicks}, half informed": _half(CLICKS[clicks]) for clicks in ("PBM", "trust")},
 }
-QUICK_WORLDS = ("DBN, informed", "trust, half informed")
+JUDGED: dict[str, Callable[[int], Feed]] = {
+    **{f"{clicks}, half informed": _half(CLICKS[clicks]) for clicks in ("DBN", "DCM", "contextual")},
+    "mixture, half informed": _half("mixture"),
+    **{
+        f"{clicks}, half informed, deterministic": _half(CLICKS[clicks], deterministic=True)
+        for clicks in ("PBM", "trust")
+    },
+}
+WORLDS = SET_ON | JUDGED
+QUICK_WORLDS = ("DBN, informed", "mixture, half informed")
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every world under every seed."""
     return units_of(
-        QUICK_WORLDS if quick else tuple(WORLDS), quick=quick, seeds=seeds or SEEDS, cost=2.0 if quick else 11.0
+        QUICK_WORLDS if quick else tuple(WORLDS), quick=quick, seeds=seeds or SEEDS, cost=2.0 if quick else 9.0
     )
 
 
@@ -107,16 +120,14 @@ def summarise(finished: Sequence[Finished]) -> Result:
         rows.append(Row(world, f"nDCG@10 lost to the best weight in hindsight, {best}", against[best], digits=4))
         rows.append(Row(world, "share of seeds that are warned", estimate(warned.astype(float)), digits=2))
         fired[world] = f"{warned.sum()} of {len(warned)}"
-        parts += [
-            Part(
-                f"the paper's alpha of .25 costs less than .005 nDCG against the best weight ({world})",
-                paper,
-                below=0.005,
-            ),
-            Part(f"the advice costs less than .005 nDCG against naive ({world})", against[NAIVE], below=0.005),
-            Part(f"the advice costs less than .005 nDCG against the default ({world})", against[OURS], below=0.005),
-            Part(f"the advice costs less than .005 nDCG against the best weight ({world})", against[best], below=0.005),
-        ]
+        parts.append(
+            Part(f"the paper's alpha of .25 costs less than .005 nDCG against the best ({world})", paper, below=0.005)
+        )
+        if world in JUDGED:
+            parts += [
+                Part(f"the advice costs less than .005 nDCG against {name} ({world})", against[other], below=0.005)
+                for name, other in (("naive", NAIVE), ("the default", OURS), ("the best", best))
+            ]
     series = [{"setting": world, "method": name, **mean._asdict()} for (world, name), mean in means.items()]
     return Result(tuple(rows), tuple(parts), {"ndcg": series}, _note(fired, best_of))
 

@@ -60,8 +60,9 @@ DEBIASING = (
         "section 5.2, as we read it",
         "advised-alpha",
         ("the paper's alpha of .25 costs", "the advice costs"),
-        "Loggers that know relevance which the features lack, wholly or in part; beside the paper's weights, those "
-        "that our diagnosis of the log advises, in worlds that they were not set on.",
+        "Loggers that know relevance which the features lack, wholly or in part; the paper's joint "
+        "weights in all of these worlds, and our diagnosis of the log, which advises them or the detached anchor, in "
+        "those that it was not set on.",
         {
             HELD: "Around the best weight ranking changes little.",
             PARTLY: _DEPENDS,

@@ -17,7 +17,8 @@ _HEAD = """# Results
 Generated from the JSON files that `python -m research` writes; nothing is typed by hand. Every claim is cut into parts,
 each a number that must be above or below a bound. A part **held** when its whole 95% interval is on that side, **held
 in direction** when only the mean is, and **did not hold** otherwise; a claim held in part when some of its parts held
-and others did not. Some parts ask for more than the paper says, such as ranking above every baseline.
+and others did not. Some parts ask for more than the paper says, such as ranking above every baseline. The page of each
+study begins with the parts that did not hold.
 
 The data are simulated unless a study says otherwise, so figures agree with the paper's in sign and order rather than in
 size; intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Intervals
@@ -132,7 +133,7 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         "",
         "| part | must be | measured, with 95% interval | outcome |",
         "|---|---|---|---|",
-        *(_part_row(part) for part in document["parts"]),
+        *(_part_row(part) for part in sorted(document["parts"], key=_speaks_for)),
         "",
     ]
     if document["picture"]:
@@ -141,6 +142,11 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         summary = f"<summary>All {len(document['rows'])} figures</summary>"
         figures = ['<details markdown="1">', summary, "", *figures, "</details>", ""]
     return "\n".join([*lines, *figures, _source(document)])
+
+
+def _speaks_for(part: dict[str, Any]) -> int:
+    """Sorts what speaks against a claim before what speaks for it."""
+    return -VERDICTS.index(part["held"])
 
 
 def _against(parts: list[dict[str, Any]]) -> str:

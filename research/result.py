@@ -21,6 +21,7 @@ Held = Literal["held", "held in direction", "did not hold"]
 VERDICTS: tuple[Held, ...] = ("held", "held in direction", "did not hold")  # best first
 Numbers = dict[str, Any]
 QUICK_SEEDS = 2
+MOST_NAMED = 4  # parts of each kind that a verdict names
 FIRST_SEED = 1000  # of a full run: sizes, rates and recipes were chosen on seeds from 0 on, which quick runs use
 
 
@@ -213,7 +214,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """How many parts held, which did not, and the note.
+        """How many parts held, which did not (the first few of them), and the note.
 
         >>> parts = Part("AUC rises", certain(1), above=0), Part("NE falls", certain(1), below=0)
         >>> Result((), parts, note="On one seed.").verdict
@@ -222,5 +223,15 @@ class Result:
         said = {held: [part.says for part in self.parts if part.held == held] for held in VERDICTS}
         count, total = len(said["held"]), len(self.parts)
         sentences = [f"{count} of {total} parts held." if count < total else f"All parts held ({total})."]
-        sentences += [f"{held.capitalize()}: {'; '.join(said[held])}." for held in VERDICTS[1:] if said[held]]
+        sentences += [f"{held.capitalize()}: {_named(said[held])}." for held in VERDICTS[1:] if said[held]]
         return " ".join([*sentences, self.note] if self.note else sentences)
+
+
+def _named(parts: Sequence[str]) -> str:
+    """Some parts in a sentence; the table beside it has all of them.
+
+    >>> _named(["one", "two"]), _named(["a", "b", "c", "d", "e", "f"])
+    ('one; two', 'a; b; c; d; and 2 more in the table')
+    """
+    left = len(parts) - MOST_NAMED
+    return "; ".join([*parts[:MOST_NAMED], *([f"and {left} more in the table"] if left > 0 else [])])

@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from isolayer.errors import MissingExtra
-from research import kuairand_fields, lattice, lattice_peer, loss_weights, off_policy, real_tasks, segments
+from research import (
+    advised_alpha,
+    debias_benchmark,
+    kuairand_fields,
+    lattice,
+    lattice_peer,
+    loss_weights,
+    off_policy,
+    real_tasks,
+    segments,
+)
 from research.result import Finished, Unit
 
 
@@ -32,6 +42,41 @@ def done(module, number):
 
 def lost(result):
     return [part.says for part in result.parts if part.held == "did not hold"]
+
+
+def test_advised_alpha_verdict_goes_either_way():
+    def good(setting, key):
+        return 0.5 if key == "advised alpha" else 0.9 if key == f"ndcg {advised_alpha.OURS}" else 0.95
+
+    assert advised_alpha.summarise(done(advised_alpha, good)).held == "held"
+    bad = lost(advised_alpha.summarise(done(advised_alpha, lambda s, k: 0.92 if "advice" in k else good(s, k))))
+    assert len(bad) == 2  # against naive and the best weight, in the one world of a quick run that it was not set on
+    assert all("the advice costs" in says and "default" not in says for says in bad)
+    weight = lost(advised_alpha.summarise(done(advised_alpha, lambda s, k: 0.9 if "alpha 0.25" in k else good(s, k))))
+    assert weight
+    assert all("the paper's alpha" in says for says in weight)
+
+
+def test_advised_alpha_is_judged_in_no_world_that_it_was_set_on():
+    assert not set(advised_alpha.JUDGED) & (set(debias_benchmark.SETTINGS) | set(advised_alpha.SET_ON))
+    parts = advised_alpha.summarise(done(advised_alpha, lambda setting, key: 0.9)).parts
+    assert {part.says.partition(" (")[2][:-1] for part in parts if "advice" in part.says} == {"mixture, half informed"}
+    half = advised_alpha.WORLDS["PBM, half informed"](0).log(3_000, seed=1)
+    place, spurious = half["position"], half["features"]
+    told = [abs(np.corrcoef(column, place)[0, 1]) for column in (half["grade"], *spurious.T)]
+    assert told[0] > 0.3  # by relevance
+    assert max(told[1:]) > 0.3  # and by a feature
+
+
+def test_the_logs_of_a_setting_are_those_of_its_feed():
+    for setting in ("trust, spurious, deterministic", "contextual, spurious"):
+        bias, logger, deterministic = debias_benchmark.SETTINGS[setting]
+        feed = debias_benchmark.debias_feed(bias, logger, deterministic=deterministic, seed=4)
+        one, other = debias_benchmark.draw(setting, 4, 50), debias_benchmark.drawn(feed, 4, 50)
+        assert one.train.contexts == other.train.contexts
+        assert ("query_length" in one.train.contexts) == setting.startswith("contextual")
+        for mine, theirs in zip(one, other, strict=True):
+            assert all(np.array_equal(mine.columns[name], theirs.columns[name]) for name in mine.columns)
 
 
 def test_off_policy_verdict_goes_either_way():

@@ -180,7 +180,7 @@ def together(lifts: Lifts) -> list[Part]:
     """Whether what should lift nothing does not, by the interval of its lift over all seeds."""
     return [
         Part(
-            f"{name} does not lift {metric} over all seeds together (lower end of the interval)",
+            f"{name} shows no lift of {metric} over all seeds together (lower end of the interval)",
             certain(lifts[arm, metric].lower),
             below=0,
         )

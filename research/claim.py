@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,24 @@ def chosen(names: Sequence[str], parts: Sequence[dict[str, Any]]) -> list[dict[s
 def plain(part: Part) -> dict[str, Any]:
     """A part as studies write it."""
     return {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict()}
+
+
+def refuted(part: Mapping[str, Any]) -> bool:
+    """Whether the whole interval of a part is on the other side of its bound.
+
+    >>> part = {"must": "below 0", "value": 1.0, "lower": -1.0, "upper": 3.0}
+    >>> refuted(part), refuted({**part, "lower": 0.5}), refuted({**part, "must": "above -9 and below 0", "lower": 0.5})
+    (False, True, True)
+    """
+    words = part["must"].split()
+    bounds = dict(zip(words[::3], map(float, words[1::3]), strict=True))
+    return bool(part["upper"] <= bounds.get("above", -math.inf) or part["lower"] >= bounds.get("below", math.inf))
+
+
+def beyond_chance(parts: Sequence[Mapping[str, Any]]) -> str:
+    """How many of the parts that did not hold are beyond chance, after their number; nothing where all held."""
+    failed = [part for part in parts if part["held"] == NOT]
+    return f", {sum(map(refuted, failed))} beyond chance" if failed else ""
 
 
 HELD, PARTLY, NOT = "held", "held in part", "did not hold"

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from research.claim import Claim, Documents
+from research.claim import Claim, Documents, beyond_chance
 from research.claims_of_alternatives import ALTERNATIVES
 from research.claims_of_debiasing import DEBIASING
 from research.claims_of_scope import SCOPE, UNTESTED
@@ -24,13 +24,16 @@ _HEAD = """# What holds and what does not
 One row per claim of the paper: where it says it, the world in which we tried it, what came out and why. Outcomes and
 figures are those of the [studies](results.md), which test each claim in parts: it **held** when the 95% interval of
 every part is on the side that the claim says, **held in direction** when only the means are, **held in part** when some
-parts held and others did not. In brackets is how many parts held, held in direction only, and did not hold. The figures
-are that of the part by which the claim is named and, after "but" or "also", those of parts that contradict it: at least
-one of every study that has any.
+parts held and others did not, and **did not hold** when the mean of some part is on the other side and no part held. In
+brackets is how many parts held, held in direction only, and did not hold, and how many of the last are beyond chance,
+with the whole interval on the other side: the rest is undecided. Some parts ask for more than the paper says, such as
+closing 92% of the gap to a model that is trained on unbiased labels. The figures are that of the part by which the
+claim is named and, after "but" or "also", those of parts that contradict it: at least one of every study that has any.
+Click models (PBM, DBN), loggers, anchors and other terms are in the [glossary](glossary.md).
 """
 CLAIMS = (*TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
 NOT_RUN, ANEW = "not run", "No explanation is written for this outcome."
-DIRECTION = "The means are on the claimed side; their intervals reach the other, so it may be chance."
+DIRECTION = "All means are on the claimed side; the interval of {some} of {all} parts reaches the other."
 MOST = 4  # parts shown that speak against a claim, unless more studies than that have one
 
 
@@ -39,7 +42,7 @@ def row(claim: Claim, documents: Documents) -> str:
     decided = claim.evidence(documents)
     studies = ", ".join(_link(study, documents) for study in claim.studies)
     outcome = outcome_of([part["held"] for part in decided]) if decided else NOT_RUN
-    why = {NOT_RUN: "", "held in direction": DIRECTION, **claim.why}.get(outcome, ANEW)
+    why = {NOT_RUN: "", "held in direction": _direction(decided), **claim.why}.get(outcome, ANEW)
     told = claim.tells(documents) if claim.tells and decided else ""
     said = " ".join(filter(None, (why, told)))
     return (
@@ -55,7 +58,12 @@ def _link(study: str, documents: Documents) -> str:
 def _counts(decided: list[dict[str, Any]]) -> str:
     """How many parts came out in each way, best first; nothing where there is one part or none."""
     counts = ", ".join(str(sum(part["held"] == kind for part in decided)) for kind in VERDICTS)
-    return f" ({counts})" if len(decided) > 1 else ""
+    return f" ({counts}{beyond_chance(decided)})" if len(decided) > 1 else ""
+
+
+def _direction(decided: list[dict[str, Any]]) -> str:
+    some = sum(part["held"] != VERDICTS[0] for part in decided)
+    return DIRECTION.format(some=some, all=len(decided))
 
 
 def _figures(decided: list[dict[str, Any]]) -> str:

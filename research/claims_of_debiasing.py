@@ -56,8 +56,8 @@ DEBIASING = (
         compared=compared.joint_closes,
     ),
     Claim(
-        "The best weights of the two losses are .2 to .3 and .7 to .8, whatever the log",
-        "section 5.2, as we read it",
+        "The best weights of the two losses are .2 to .3 and .7 to .8",
+        "section 5.2",
         "advised-alpha",
         ("the paper's alpha of .25 costs", "the advice costs"),
         "Loggers that know relevance which the features lack, wholly or in part; the paper's joint "
@@ -79,7 +79,7 @@ DEBIASING = (
             HELD: "The gradients of the isotonic head shape what both share.",
             PARTLY: "The gradients of the isotonic head shape what both share, but the inference head is still fitted "
             "to the clicks with whatever tells of position. Where the curves follow the inference head, as in section "
-            "3.8, they can take position from it.",
+            "3.7, they can take position from it.",
             NOT: "The inference head is fitted to the clicks with whatever tells of position.",
         },
         also={"debias-benchmark": ()},

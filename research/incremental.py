@@ -253,7 +253,11 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
         minus = partial(_minus, finished, drift)
         parts += [
             Part(f"{drift}: isotonic ranks better than naive", minus(JOINT, NAIVE), above=0),
-            Part(f"{drift}: isotonic adapts, ranking better than frozen", minus(DETACHED, FROZEN), above=0),
+            Part(
+                f"{drift}: with the detached anchor it adapts, ranking better than frozen",
+                minus(DETACHED, FROZEN),
+                above=0,
+            ),
             Part(f"{drift}: isotonic ranks better than IPS never re-estimated", minus(JOINT, STALE), above=0),
             Part(
                 f"{drift}: isotonic ranks as well as IPS re-estimated daily (within {MARGIN})",

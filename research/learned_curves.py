@@ -203,6 +203,9 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
         Part("Click falls from position 0 to 10", estimate(fall("click")), above=0),
         Part("Skip rises from position 0 to 10", estimate(fall("skip")), below=0),
         Part(
+            "Skip depends less on position than Click", estimate(np.abs(fall("click")) - np.abs(fall("skip"))), above=0
+        ),
+        Part(
             "the gap from position 0 to 1 differs by platform (over 5 points)", estimate(np.ptp(gaps, axis=0)), above=5
         ),
     ]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from research.claim import beyond_chance
 from research.claims import claims_page
 from research.pictures import packed
 from research.registry import EXPERIMENTS
@@ -16,13 +17,15 @@ _HEAD = """# Results
 
 Generated from the JSON files that `python -m research` writes; nothing is typed by hand. Every claim is cut into parts,
 each a number that must be above or below a bound. A part **held** when its whole 95% interval is on that side, **held
-in direction** when only the mean is, and **did not hold** otherwise; a claim held in part when some of its parts held
-and others did not. Some parts ask for more than the paper says, such as ranking above every baseline. The page of each
-study begins with the parts that did not hold.
+in direction** when only the mean is, and **did not hold** otherwise, which is beyond chance only when its whole
+interval is on the other side; a claim held in part when some of its parts held and others did not. Some parts ask for
+more than the paper says, such as ranking above every baseline. The page of each study begins with the parts that did
+not hold.
 
-The data are simulated unless a study says otherwise, so figures agree with the paper's in sign and order rather than in
-size; intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Intervals
-of studies on real data are over resampled users, queries or rows, and over seeds where something is trained from one.
+The data are simulated unless a study says otherwise, so signs and order may be compared with the paper's, and sizes may
+not; not all signs agree. Intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those
+reported. Intervals of studies on real data are over resampled users, queries or rows, and over seeds where something is
+trained from one.
 
 [What holds and what does not](claims.md) goes through the paper claim by claim.
 """
@@ -46,6 +49,7 @@ def results_page(out: str | Path = "results") -> str:
     lines = [_HEAD, f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in documents:
         counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
+        counts += beyond_chance(one["parts"])
         link, cost = f"[{one['title']}]({STUDIES}/{one['name']}.md)", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
         lines.append(f"| {link} | {one['held']} | {counts} | {_against(one['parts'])} | {cost} |")
     lines += ["", _minutes(documents)]

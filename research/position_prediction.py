@@ -96,6 +96,12 @@ def summarise(finished: Sequence[Finished]) -> Result:
         for world in WORLDS
         for says, metric, name, other in (
             ("the paper's pooling has a lower log loss than the served curve", "loss", PAPERS, CURVE),
+            (
+                "the paper's pooling is closer by the logger's feature than the served curve",
+                "by feature",
+                PAPERS,
+                CURVE,
+            ),
             ("positions from the features have a lower log loss than from relevance", "loss", DEFAULT, PAPERS),
             (
                 "averaged probabilities are closer by the logger's feature than the served curve",

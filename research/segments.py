@@ -311,7 +311,7 @@ def _note(finished: Sequence[Finished], others: Sequence[str]) -> str:
     median, unseen = (float(by_seed(finished, "all", key).mean()) for key in ("median rows", "unseen share"))
     told = "" if others else " MCGrad was not installed, so it is not compared."
     return (
-        f"Excess log loss over the truth, in units of 1e-4, of a log by Zipf's law (median {median:.0f} rows an "
+        f"Excess log loss over the truth, in units of 1e-4, of a log by Zipf's law (median {median:.0f} rows per "
         f"advertiser, {unseen:.1%} of held-out rows of advertisers without any).{told}"
     )
 

@@ -116,7 +116,7 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
 
 
 def _together(name, metric):
-    return f"{name} does not lift {metric} over all seeds together (lower end of the interval)"
+    return f"{name} shows no lift of {metric} over all seeds together (lower end of the interval)"
 
 
 def test_least_lift_of_all_seeds_is_that_of_their_error():

@@ -105,12 +105,14 @@ def test_the_papers_claims_name_studies_and_explain_only_outcomes_that_were_expl
         {"says": says, "held": held, "value": 1.0, "lower": 1.0, "upper": 1.0, "must": "above 0"}
         for says, held in (("a rises", "held"), ("b rises", "did not hold"), ("c rises", "held in direction"))
     ]
+    parts[1] |= {"value": -1.0, "lower": -1.0, "upper": -1.0}
     said = row(claim, {"made-up": {"parts": parts}})  # what contradicts the claim stands beside its figure
-    assert said.endswith(
-        "| **held in part** (1, 0, 1) | a rises: 1, must be above 0; but b rises: 1, must be above 0 | Because. |"
-    )
-    parts[1]["held"] = "held in direction"
-    assert row(claim, {"made-up": {"parts": parts}}).endswith(f"| {DIRECTION} |")
+    figures = "a rises: 1, must be above 0; but b rises: -1, must be above 0"
+    assert said.endswith(f"| **held in part** (1, 0, 1, 1 beyond chance) | {figures} | Because. |")
+    parts[1] |= {"upper": 1.0}  # what may be chance
+    assert "(1, 0, 1, 0 beyond chance)" in row(claim, {"made-up": {"parts": parts}})
+    parts[1] |= {"held": "held in direction"}
+    assert row(claim, {"made-up": {"parts": parts}}).endswith(f"| {DIRECTION.format(some=1, all=2)} |")
     parts[1]["held"] = "held"
     said = row(claim, {"made-up": {"parts": parts}})
     assert said.endswith(f"| **held** (2, 0, 0) | a rises: 1, must be above 0 | {ANEW} |")
@@ -127,7 +129,7 @@ def test_every_study_that_contradicts_a_claim_has_a_figure_in_its_row():
     documents = {"one": {"parts": [part("a", "held"), *against]}, "two": {"parts": [part("c", "did not hold")]}}
     claim = Claim("It rises", "table 9", "one", ("a", "b"), "Somewhere.", also={"two": ("c",)})
     said = row(claim, documents)
-    assert "(1, 0, 7)" in said
+    assert "(1, 0, 7, 0 beyond chance)" in said
     assert "; but b0: 1, must be above 0; c: 1, must be above 0; b1: " in said
     assert "; and 3 more |" in said
     assert "[two](studies/two.md)" in said

@@ -183,6 +183,7 @@ def together(lifts: Lifts) -> list[Part]:
             f"{name} shows no lift of {metric} over all seeds together (lower end of the interval)",
             certain(lifts[arm, metric].lower),
             below=0,
+            unit="%",
         )
         for arm, name in NONE.items()
         for metric in METRICS
@@ -231,7 +232,7 @@ def _significant(finished: Sequence[Finished], arm: str) -> NDArray[np.float64]:
 
 def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     return (
-        *(Part(f"{JOINT} lifts {metric}", _lift(finished, JOINT, metric), above=0) for metric in METRICS),
+        *(Part(f"{JOINT} lifts {metric}", _lift(finished, JOINT, metric), above=0, unit="%") for metric in METRICS),
         *(
             Part(
                 f"{name} has no significant lift (in fewer than a tenth of its tests)",
@@ -241,7 +242,12 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             for arm, name in NONE.items()
         ),
         *(
-            Part(f"{JOINT} lifts {metric} more than every rate of dropout", _over_dropout(finished, metric), above=0)
+            Part(
+                f"{JOINT} lifts {metric} more than every rate of dropout",
+                _over_dropout(finished, metric),
+                above=0,
+                unit="%",
+            )
             for metric in METRICS
         ),
     )

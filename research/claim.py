@@ -73,9 +73,19 @@ def chosen(names: Sequence[str], parts: Sequence[dict[str, Any]]) -> list[dict[s
     return list({part["says"]: part for part in found.values()}.values())
 
 
+def figure(part: Mapping[str, Any]) -> str:
+    """The number of a part with its unit and interval, as pages show it.
+
+    >>> figure({"value": 1.5, "lower": 0.25, "upper": 2.75, "unit": "%"}), figure({"value": 0, "lower": 0, "upper": 0})
+    ('1.5% [0.25, 2.75]', '0')
+    """
+    interval = f" [{part['lower']:.3g}, {part['upper']:.3g}]" if part["lower"] < part["upper"] else ""
+    return f"{part['value']:.3g}{part.get('unit', '')}{interval}"
+
+
 def plain(part: Part) -> dict[str, Any]:
     """A part as studies write it."""
-    return {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict()}
+    return {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict(), "unit": part.unit}
 
 
 def refuted(part: Mapping[str, Any]) -> bool:

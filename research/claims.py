@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from research.claim import Claim, Documents, beyond_chance
+from research.claim import Claim, Documents, beyond_chance, figure
 from research.claims_of_alternatives import ALTERNATIVES
 from research.claims_of_debiasing import DEBIASING
 from research.claims_of_scope import SCOPE, UNTESTED
@@ -106,8 +106,7 @@ def claims_page(out: str | Path) -> str:
 
 
 def _figure(part: dict[str, Any]) -> str:
-    interval = f" [{part['lower']:.3g}, {part['upper']:.3g}]" if part["lower"] < part["upper"] else ""
-    return f"{part['says']}: {part['value']:.3g}{interval}, must be {part['must']}"
+    return f"{part['says']}: {figure(part)}, must be {part['must']}"
 
 
 _FOOT = """The paper's listing of the layer (appendix C) does not parse as printed: in the assignment of `delta` a

@@ -338,8 +338,8 @@ TABLES = (
         {
             PARTLY: "It depends on the ranker: the listing builds a vector of all buckets per row, which a large "
             "network hides and a small one does not. Kept as a table, the head costs a small part of that.",
-            NOT: "The paper does not give the size of its ranker, so this cannot be decided: the study says beside "
-            "which ranker the listing would cost 5%. Kept as a table, the head costs a small part of that.",
+            NOT: "Not beside rankers of these sizes. The paper does not give the size of its own; the study says "
+            "beside which one its listing would cost 5%. Kept as a table, the head costs a small part of that.",
         },
     ),
     Claim(

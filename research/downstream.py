@@ -331,18 +331,25 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     says = {"variance": "varies less", "distance": "is nearer to the label mean"}
     rivals = {SAME_ROWS: "a baseline with the same rows", CORRECTED: "a corrected baseline with the same rows"}
     return (
-        Part("Share AUC rises with the layer", estimate(_change(finished, LAYER, "share", "auc")), above=0),
-        Part("Comment AUC rises with the layer", estimate(_change(finished, LAYER, "comment", "auc")), above=0),
+        Part("Share AUC rises with the layer", estimate(_change(finished, LAYER, "share", "auc")), above=0, unit="%"),
         Part(
-            "Like AUC is kept (within 0.5%)", estimate(_change(finished, LAYER, "like", "auc")), above=-0.5, below=0.5
+            "Comment AUC rises with the layer", estimate(_change(finished, LAYER, "comment", "auc")), above=0, unit="%"
+        ),
+        Part(
+            "Like AUC is kept (within 0.5%)",
+            estimate(_change(finished, LAYER, "like", "auc")),
+            above=-0.5,
+            below=0.5,
+            unit="%",
         ),
         Part(
             "Share and Comment gain more AUC by the layer where labels are sparse than where they are ample",
             estimate(_mean_of(finished, ("share", "comment")) - _mean_of(finished, ("share", "comment"), "ample")),
             above=0,
+            unit="%",
         ),
         *(
-            Part(f"the daily mean score {words}", _mean_change(finished, LAYER, key), below=0)
+            Part(f"the daily mean score {words}", _mean_change(finished, LAYER, key), below=0, unit="%")
             for key, words in says.items()
         ),
         *(
@@ -350,6 +357,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
                 f"the daily mean {words} than that of {rival}",
                 _mean_change(finished, LAYER, key, against=against),
                 below=0,
+                unit="%",
             )
             for against, rival in rivals.items()
             for key, words in says.items()
@@ -358,6 +366,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             "Share and Comment rank better with the layer than with a baseline that has the same rows",
             estimate(_mean_of(finished, ("share", "comment"), against=SAME_ROWS)),
             above=0,
+            unit="%",
         ),
     )
 

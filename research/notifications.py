@@ -158,7 +158,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     layer, simple = (by_seed(finished, "all", f"worth {arm} {VALUE} lift") for arm in (LAYER, CORRECTION))
     return (
         *(
-            Part(f"{words}, the layer lifts {metric}", _lift(finished, rule, LAYER, metric), above=0)
+            Part(f"{words}, the layer lifts {metric}", _lift(finished, rule, LAYER, metric), above=0, unit="%")
             for rule, words in (("budget", "for the same budget"), ("worth", "sending what is worth it"))
             for metric in PAPER_LIFTS
         ),
@@ -166,6 +166,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             "sending what is worth it, the layer lifts value by more than the known correction does",
             estimate(layer - simple),
             above=0,
+            unit="%",
         ),
     )
 

@@ -10,6 +10,7 @@ their order around them. What is shown there is neither learned from nor measure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,7 +171,8 @@ def baseline_errs(position: int, ours: Estimate) -> Part:
     return Part(
         f"baseline's O/E is {'above' if over else 'below'} 1 at position {position}",
         ours,
-        **{"above" if over else "below": 1.0},
+        above=1.0 if over else -math.inf,
+        below=math.inf if over else 1.0,
     )
 
 

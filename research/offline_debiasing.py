@@ -147,6 +147,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             f"Position Dropout at .15 {'raises' if change.startswith('+') else 'lowers'} {task} {metric.upper()}",
             estimate(_delta(finished, "dropout 0.15", task, metric)),
             **{"above" if change.startswith("+") else "below": 0.0},
+            unit="%",
         )
         for task in LABELS
         for metric, change in zip(("auc", "ne"), TABLE["dropout 0.15", task], strict=True)
@@ -154,16 +155,28 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     for task in LABELS:
         parts += [
             Part(
-                f"isotonic head's {task} AUC rises", estimate(_delta(finished, "isotonic head", task, "auc")), above=0
+                f"isotonic head's {task} AUC rises",
+                estimate(_delta(finished, "isotonic head", task, "auc")),
+                above=0,
+                unit="%",
             ),
-            Part(f"isotonic head's {task} NE falls", estimate(_delta(finished, "isotonic head", task, "ne")), below=0),
+            Part(
+                f"isotonic head's {task} NE falls",
+                estimate(_delta(finished, "isotonic head", task, "ne")),
+                below=0,
+                unit="%",
+            ),
             Part(
                 f"inference head's {task} AUC is kept (above -0.1%)",
                 estimate(_delta(finished, "inference head", task, "auc")),
                 above=-0.1,
+                unit="%",
             ),
             Part(
-                f"inference head's {task} NE rises", estimate(_delta(finished, "inference head", task, "ne")), above=0
+                f"inference head's {task} NE rises",
+                estimate(_delta(finished, "inference head", task, "ne")),
+                above=0,
+                unit="%",
             ),
             Part(
                 f"inference head ranks {task} nearer to true relevance than the baseline",

@@ -257,6 +257,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
                 _overhead(finished, size, "as listed"),
                 above=2.5,
                 below=7.5,
+                unit="%",
             )
             for size in NETWORKS
         ),
@@ -264,9 +265,10 @@ def summarise(finished: Sequence[Finished]) -> Result:
             f"ours, kept as a table, costs less ({JUDGED} network)",
             _overhead(finished, JUDGED, "frozen"),
             below=5,
+            unit="%",
         ),
-        Part("distilling loses less than 0.1% AUC on average", _lost(finished, "mean"), below=0.1),
-        Part("distilling loses less than 0.1% AUC on the worst task", _lost(finished, "worst"), below=0.1),
+        Part("distilling loses less than 0.1% AUC on average", _lost(finished, "mean"), below=0.1, unit="%"),
+        Part("distilling loses less than 0.1% AUC on the worst task", _lost(finished, "worst"), below=0.1, unit="%"),
     )
     return Result(tuple(rows), parts, _series(finished), _note(finished))
 

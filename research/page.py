@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from research.claim import beyond_chance
+from research.claim import beyond_chance, figure
 from research.claims import claims_page
 from research.pictures import packed
 from research.registry import EXPERIMENTS
@@ -158,14 +158,12 @@ def _against(parts: list[dict[str, Any]]) -> str:
     worst = max(parts, key=lambda part: VERDICTS.index(part["held"]))
     if worst["held"] == VERDICTS[0]:
         return ""
-    interval = f" [{worst['lower']:.3g}, {worst['upper']:.3g}]" if worst["lower"] < worst["upper"] else ""
-    return f"{worst['says']}: {worst['value']:.3g}{interval}, must be {worst['must']}"
+    return f"{worst['says']}: {figure(worst)}, must be {worst['must']}"
 
 
 def _part_row(part: dict[str, Any]) -> str:
-    interval = f" [{part['lower']:.3g}, {part['upper']:.3g}]" if part["lower"] < part["upper"] else ""
     outcome = "held" if part["held"] == "held" else f"**{part['held']}**"
-    return f"| {part['says']} | {part['must']} | {part['value']:.3g}{interval} | {outcome} |"
+    return f"| {part['says']} | {part['must']} | {figure(part)} | {outcome} |"
 
 
 def _source(document: dict[str, Any]) -> str:

@@ -123,11 +123,14 @@ def summarise(finished: Sequence[Finished]) -> Result:
                 estimate(by_seed(finished, size, f"{STAIRS} ties")),
                 above=FEW,
             ),
-            Part(f"isotonic regression's steps cost AUC ({size})", _lost(finished, size, STAIRS), below=0),
+            Part(
+                f"isotonic regression's steps cost AUC ({size})", _lost(finished, size, STAIRS), below=0, unit=" x1e-4"
+            ),
             Part(
                 f"as scikit-learn predicts, isotonic regression costs AUC ({size})",
                 _lost(finished, size, SKLEARN),
                 below=0,
+                unit=" x1e-4",
             ),
             *(
                 Part(

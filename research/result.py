@@ -135,6 +135,7 @@ class Part:
         estimate: What was measured.
         above: The number must be above this.
         below: The number must be below this.
+        unit: What the number is counted in, shown after it, such as ``"%"`` or ``" x1e-4"``.
 
     >>> Part("AUC rises", Estimate(0.8, 0.3, 1.3, 5), above=0).held
     'held'
@@ -146,6 +147,7 @@ class Part:
     estimate: Estimate
     above: float = -math.inf
     below: float = math.inf
+    unit: str = ""
 
     @property
     def held(self) -> Held:

@@ -231,7 +231,8 @@ def _summarise(experiment: Experiment, jobs: list[_Job], folder: Path, command: 
 def _plain(result: Result) -> Document:
     rows = [{**asdict(row), "ours": row.ours._asdict()} for row in result.rows]
     parts = [
-        {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict()} for part in result.parts
+        {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict(), "unit": part.unit}
+        for part in result.parts
     ]
     series = dict(result.series)
     return {"held": result.held, "verdict": result.verdict, "rows": rows, "parts": parts, "series": series}

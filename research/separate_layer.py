@@ -203,6 +203,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
             f"{name}: a layer learned apart has lower loss than a joint one",
             _minus(finished, name, APART, JOINT),
             below=0,
+            unit=" x1e-4",
         )
         for name in SHIFTED
     ]

@@ -122,7 +122,7 @@ def overheads(sizes: Sequence[int], *, seconds: float) -> Numbers:
     }
     features = torch.randn(BATCH, sizes[0])
     context = {name: torch.randint(0, size, (BATCH,)) for name, size in CONTEXTS.items()}
-    with torch.no_grad():
+    with torch.inference_mode():  # as models are served
         logit = ranker(features)
         alone = cpu_ms(lambda: torch.sigmoid(ranker(features)), seconds=seconds)
         added = {way: cpu_ms(partial(head, logit, context), seconds=seconds) for way, head in heads.items()}

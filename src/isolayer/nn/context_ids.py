@@ -18,6 +18,8 @@ from torch import Tensor
 from isolayer.errors import InputError
 from isolayer.settings import shown
 
+_INDICES = (torch.int64, torch.int32)  # types that torch can look up by
+_INTEGERS = (*_INDICES, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 CURVE = "curve"  # the one context feature of what is made from fitted curves: the row in their table
 
 
@@ -37,21 +39,26 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
     if name not in context:
         raise InputError(f"context: expected ids for {name!r}, got keys {sorted(map(str, context))}; {_add(name)}")
     ids = context[name]
-    if isinstance(ids, np.ndarray) and np.issubdtype(ids.dtype, np.integer):
-        ids = torch.as_tensor(ids)
-    if isinstance(ids, list | tuple) and all(type(one) is int for one in ids):
-        ids = torch.tensor(ids, dtype=torch.int64)
     if not isinstance(ids, Tensor):
-        remedy = _add(name) if name == CURVE else "number the values from 0"
-        raise InputError(f"context {name!r}: expected integer ids, got {shown(ids)}; {remedy}")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        ids = _tensor(ids, name)
+    if ids.dtype not in _INTEGERS:
         raise InputError(f"context {name!r}: expected integer ids, got {ids.dtype}; call .long()")
     if ids.dim() != 1 or (batch is not None and not torch.compiler.is_compiling() and len(ids) != batch):
         raise InputError(
             f"context {name!r}: expected ids of shape [{'batch' if batch is None else batch}], got {list(ids.shape)}; "
             "give one id per logit"
         )
-    return ids
+    return ids if ids.dtype in _INDICES else ids.long()
+
+
+def _tensor(ids: Any, name: str) -> Tensor:
+    """Ids given as a numpy array or a list."""
+    if isinstance(ids, np.ndarray) and np.issubdtype(ids.dtype, np.integer):
+        return torch.as_tensor(ids)
+    if isinstance(ids, list | tuple) and all(type(one) is int for one in ids):
+        return torch.tensor(ids, dtype=torch.int64)
+    remedy = _add(name) if name == CURVE else "number the values from 0"
+    raise InputError(f"context {name!r}: expected integer ids, got {shown(ids)}; {remedy}")
 
 
 def known_ids(ids: Tensor, size: int) -> Tensor:
@@ -118,13 +125,13 @@ def slots(context: Mapping[str, Any] | Any, contexts: Mapping[str, int], batch: 
     >>> slots({"position": torch.tensor([-5, 0, 1, 99])}, {"position": 2})
     tensor([0, 1, 2, 3])
     """
-    place = None
+    place, first = None, 0  # every operation counts here, so ids begin at -1 until the end
     for name, size in contexts.items():
-        slot = id_column(context, name, batch).clamp(-1, size) + 1
-        place = slot if place is None else torch.add(slot, place, alpha=size + 2)
+        ids = id_column(context, name, batch).clamp(-1, size)
+        place, first = ids if place is None else torch.add(ids, place, alpha=size + 2), first * (size + 2) + 1
     if place is None:
         raise InputError("contexts: expected at least one feature, got none; leave the context out")
-    return place
+    return place + first
 
 
 def _add(name: str) -> str:

@@ -160,7 +160,8 @@ class FrozenCurves(nn.Module):
         Returns:
             Values, ``[batch, units]``.
         """
-        logit, first = columns_of(logit, self.units), self.first
+        first = self.first
+        logit = columns_of(logit, first.shape[1])
         if self.contexts:
             first = first.index_select(0, slots(context, self.contexts, len(logit)))
         return self._evaluate(logit, first)
@@ -189,16 +190,16 @@ class FrozenCurves(nn.Module):
     def _evaluate(self, logit: Tensor, first: Tensor) -> Tensor:
         if logit.dtype in _HALF:
             return self._evaluate(logit.float(), first).to(logit.dtype)
-        grid, last = self.grid, self.grid.buckets
+        tables, grid, last = self._buffers, self.grid, self.grid.buckets  # a module looks up its attributes slowly
         if self.extrapolation == "clip":
             logit = logit.clamp(grid.lower, grid.upper)  # NaN stays NaN
-        place = torch.add(self.shift, logit, alpha=1 / grid.step)
+        place = torch.add(tables["shift"], logit, alpha=1 / grid.step)
         if self.extrapolation != "clip":
             place = place.clamp_(0, last)  # before it becomes an integer, which may be too small for it
         index = place.int().clamp_(0, last) + first  # the clamp is for NaN, which cannot be converted to an integer
         flat = index.view(-1)
-        start = self.intercept.index_select(0, flat).view(index.shape)
-        return torch.addcmul(start, self.slope.index_select(0, flat).view(index.shape), logit)
+        start = tables["intercept"].index_select(0, flat).view_as(index)
+        return torch.addcmul(start, tables["slope"].index_select(0, flat).view_as(index), logit)
 
 
 def _not_half(table: Tensor, converted: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Real training, with files, checkpoints and early stopping, is the business of `i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
@@ -34,6 +34,15 @@ class Log(NamedTuple):
             for columns in (self.context, self.labels, self.mask)
         )
         return Log(self.features.index_select(0, chosen), context, labels, mask)
+
+    def batches(self, size: int) -> Iterator[Log]:
+        """So many rows at a time, in their order, without copying them."""
+        columns = [
+            {name: column.split(size) for name, column in columns.items()}
+            for columns in (self.context, self.labels, self.mask)
+        ]
+        for number, features in enumerate(self.features.split(size)):
+            yield Log(features, *({name: parts[number] for name, parts in each.items()} for each in columns))
 
 
 class Learner(Protocol):
@@ -99,12 +108,11 @@ def train(model: Model, log: Log, *, epochs: int = 3, lr: float = 3e-3, seed: in
     torch.manual_seed(seed)
     rows = len(log.features)
     steps = epochs * -(-rows // BATCH)
-    optimiser = torch.optim.Adam(parameter_groups(model, lr))
+    optimiser = torch.optim.Adam(parameter_groups(model, lr), fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     model.train()
     for _ in range(epochs):
-        for chosen in torch.randperm(rows).split(BATCH):
-            batch = log.rows(chosen)
+        for batch in log.rows(torch.randperm(rows)).batches(BATCH):  # gathered once per pass
             loss = learner.loss(learner(batch.features, batch.context), batch.labels, batch.mask or None)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()

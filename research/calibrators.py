@@ -282,7 +282,7 @@ def _train(network: _MonotoneNetwork, tensors: list[Tensor], *, epochs: int, bat
     tables = [network.offset.weight, network.context.weight]
     rest = [*network.score.parameters(), *network.inner.parameters(), *network.outer.parameters()]
     groups = [{"params": rest, "lr": _RATE}, {"params": tables, "lr": _TABLE_RATE}]
-    optimizer = torch.optim.Adam(groups)
+    optimizer = torch.optim.Adam(groups, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(epochs):
         for part in torch.split(torch.randperm(rows), batch):

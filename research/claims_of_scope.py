@@ -150,11 +150,6 @@ UNTESTED = (  # claims without a study: says, where, why not
         "A matter of design; section 4.2 itself fits a post-hoc module over a frozen model.",
     ),
     (
-        "Scores of the multi-task model vary most in the tails",
-        "section 4.1",
-        "The study of table 1 looks at daily means only.",
-    ),
-    (
         "Clipping the logits makes training more stable and calibration more robust",
         "section 3.2, footnote",
         "Only what clipping costs is worked out.",
@@ -163,11 +158,6 @@ UNTESTED = (  # claims without a study: says, where, why not
         "Teams retired dozens of calibration models and improved business metrics",
         "conclusion",
         "A statement about one company's systems.",
-    ),
-    (
-        "Platt scaling and 12 isotonic regressions are negative to flat on live metrics",
-        "section 5.3",
-        "Not on live traffic, nor on simulated users: our A/B test has no such arms. A row above judges it on a log.",
     ),
     (
         "The lifts of tables 2 and 4 and the O/E of table 5 are those of live traffic",

@@ -69,6 +69,7 @@ DAILY = {
     "distance": ("daily distance to the label mean, x100", 100.0),
     "variance": ("variance of the daily mean, x1e4", 1e4),
 }
+TAILS = {"lower tail": 0.05, "middle": 0.5, "upper tail": 0.95}  # quantiles of a day's scores
 LAYER, EXACT, OVER_ENGAGEMENT = "isotonic layer", "exact curves", "layer over engagement"
 SAME_ROWS, CORRECTED = "baseline, same rows", "baseline, same rows, corrected"
 METHODS = ("baseline", LAYER, EXACT, SAME_ROWS, CORRECTED, OVER_ENGAGEMENT)
@@ -279,6 +280,7 @@ def _judged(probs: dict[str, NDArray[np.float64]], test: Columns) -> Numbers:
             numbers[f"{method} {action} variance"] = daily.variance
             numbers[f"{method} {action} distance"] = daily.distance
             numbers[f"{method} {action} score"] = float(daily.mean_prob.mean() / daily.mean_label.mean())
+            numbers |= {f"{method} {action} {tail}": one for tail, one in _swings(prob, day).items()}
             numbers["daily"] += [
                 {"task": action, "line": line, "day": int(at), "mean": round(float(value), 5)}
                 for line, column in ((method, daily.mean_prob), ("labels", daily.mean_label))
@@ -286,6 +288,12 @@ def _judged(probs: dict[str, NDArray[np.float64]], test: Columns) -> Numbers:
                 if line != "labels" or method == "baseline"
             ]
     return numbers
+
+
+def _swings(prob: NDArray[np.float64], day: NDArray[Any]) -> dict[str, float]:
+    # variance over days of quantiles of the day's scores
+    daily = [np.quantile(prob[day == one], list(TAILS.values())) for one in np.unique(day)]
+    return dict(zip(TAILS, np.var(daily, axis=0, ddof=1).tolist(), strict=True))
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
@@ -302,6 +310,11 @@ def summarise(finished: Sequence[Finished]) -> Result:
                 for key, (name, scale) in DAILY.items():
                     ours = estimate(scale * by_seed(finished, setting, f"{method} {action} {key}"))
                     rows.append(Row(f"{setting}: {method}, {action}", name, ours))
+    rows += [
+        Row(f"sparse: {method}, {tail}", "variance over days over that of the middle", _tail(finished, method, tail))
+        for method in METHODS
+        for tail in ("upper tail", "lower tail")
+    ]
     drawn = next(one.numbers["daily"] for one in finished if one.unit.setting == "sparse")
     return Result(tuple(rows), _parts(finished), {"rows": drawn}, _note(finished))
 
@@ -368,7 +381,24 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             above=0,
             unit="%",
         ),
+        *(
+            Part(
+                f"scores of the baseline vary more over days in the {tail} than in the middle (ratio of variances)",
+                _tail(finished, "baseline", tail),
+                above=1,
+            )
+            for tail in ("upper tail", "lower tail")
+        ),
     )
+
+
+def _tail(finished: Sequence[Finished], method: str, tail: str) -> Estimate:
+    # variance over days of a tail's quantile over that of the median, mean over actions on the log scale
+    tails, middles = (
+        [by_seed(finished, "sparse", f"{method} {action} {key}") for action in ACTIONS] for key in (tail, "middle")
+    )
+    logs = estimate(np.mean(np.log(np.array(tails) / np.array(middles)), axis=0))
+    return Estimate(math.exp(logs.value), math.exp(logs.lower), math.exp(logs.upper), logs.seeds)
 
 
 def _mean_of(

@@ -43,8 +43,8 @@ TESTED = {
         "members, and a paired t-test compares what they earn."
     ),
     "ab-test": (
-        "Arms that rank by models with and without debiasing serve simulated users of their own, and a t-test "
-        "compares what the users do."
+        "Arms that rank by models with and without debiasing, or by a model whose tasks are calibrated one by one, "
+        "serve simulated users of their own, and a t-test compares what the users do."
     ),
     "per-task-isotonic": (
         "Twelve tasks of one model are calibrated by one calibrator per task, one per task and context, or one "

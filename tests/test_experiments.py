@@ -348,6 +348,15 @@ def test_the_weight_of_the_head_moves_ranking_and_calibration():
     assert none["observed_over_expected"] == pytest.approx(1, abs=0.1)
 
 
+def test_swings_are_variances_of_daily_quantiles():
+    day = np.repeat([0, 1, 2], 101)
+    spread = np.tile(np.linspace(0, 1, 101), 3)
+    found = downstream._swings(0.3 + spread * (1 + day), day)  # the day stretches scores upwards
+    assert found["middle"] == pytest.approx(np.var([0.5, 1.0, 1.5], ddof=1))
+    assert found["upper tail"] == pytest.approx((0.95 / 0.5) ** 2 * found["middle"])
+    assert found["lower tail"] == pytest.approx((0.05 / 0.5) ** 2 * found["middle"])
+
+
 def test_downstream_methods_see_only_days_before():
     world = Feed(tasks=tuple(t for t in TASKS if t.name in downstream.ACTIONS) + downstream.DOWNSTREAM, days=3)
     given, rows = (downstream.collected(world, 6_000, seed=0, platform_given=given) for given in (True, False))

@@ -95,7 +95,7 @@ def lost(result):
     return [part.says for part in result.parts if part.held == "did not hold"]
 
 
-GOOD = {"p_value": 0.01, "error": 0.1, "again": -0.1, "Dropout": -0.1, "lift": 1.0}
+GOOD = {"p_value": 0.01, "error": 0.1, "again": -0.1, "Dropout": -0.1, "per task": -0.1, "lift": 1.0}
 
 
 def test_ab_verdict_is_for_lifts_and_against_their_absence():
@@ -108,7 +108,14 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
         *(f"inference head lifts {metric} more than every rate of dropout" for metric in ab_test.METRICS),
         *(_together("Position Dropout 0.05", metric) for metric in ab_test.METRICS),
     ]
-    unseen = outcome(ab_test, {"p_value": 0.5, "error": 0.1, "again": -0.1, "Dropout": 0.5, "lift": 1.0})
+    post_hoc = {"p_value": 0.01, "error": 0.1, "Platt per task": 2.0} | GOOD
+    assert lost(outcome(ab_test, post_hoc)) == [
+        "Platt per task has no significant lift (in fewer than a tenth of its tests)",
+        *(_together("Platt per task", metric) for metric in ab_test.METRICS),
+    ]
+    unseen = outcome(
+        ab_test, {"p_value": 0.5} | {word: GOOD[word] for word in GOOD if word != "p_value"} | {"Dropout": 0.5}
+    )
     assert lost(unseen) == [_together(name, metric) for name in ab_test.DROPOUT for metric in ab_test.METRICS]
     assert (
         "24 of 24 lifts of Position Dropout are above 0 beyond chance" in unseen.note

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -190,7 +191,8 @@ class FrozenCurves(nn.Module):
     def _evaluate(self, logit: Tensor, first: Tensor) -> Tensor:
         if logit.dtype in _HALF:
             return self._evaluate(logit.float(), first).to(logit.dtype)
-        tables, grid, last = self._buffers, self.grid, self.grid.buckets  # a module looks up its attributes slowly
+        tables = cast("dict[str, Tensor]", self._buffers)  # a module looks up its attributes slowly
+        grid, last = self.grid, self.grid.buckets
         if self.extrapolation == "clip":
             logit = logit.clamp(grid.lower, grid.upper)  # NaN stays NaN
         place = torch.add(tables["shift"], logit, alpha=1 / grid.step)

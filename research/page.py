@@ -32,6 +32,7 @@ trained from one.
 REPRODUCED = "reproduced"  # the folder of numbers and pictures beside the summary
 STUDIES = "studies"  # the folder of pages beside the summary
 CLAIMS = "claims.md"  # the page of the paper's claims beside the summary
+RUN = "run.json"  # how long a run of everything took
 READ_AGAIN = "best"  # a series that other studies read: the settings that were chosen
 _FOLDED = 30  # rows from which on a table is folded away
 
@@ -52,20 +53,23 @@ def results_page(out: str | Path = "results") -> str:
         counts += beyond_chance(one["parts"])
         link, cost = f"[{one['title']}]({STUDIES}/{one['name']}.md)", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
         lines.append(f"| {link} | {one['held']} | {counts} | {_against(one['parts'])} | {cost} |")
-    lines += ["", _minutes(documents)]
+    lines += ["", _minutes(documents, _read(Path(out) / RUN))]
     if absent:
         lines += ["", f"Not run: {', '.join(absent)}."]
     return "\n".join(lines) + "\n"
 
 
-def _minutes(documents: list[dict[str, Any]]) -> str:
-    """How long ``python -m research all`` takes, and what it leaves out."""
+def _minutes(documents: list[dict[str, Any]], run: dict[str, Any] | None) -> str:
+    """How long ``python -m research all`` takes, by the sum of its units and in one go, and what it leaves out."""
     apart = {experiment.name for experiment in EXPERIMENTS if experiment.chooses}
     minutes = {one["name"]: one["cpu_seconds"] / 60 for one in documents}
     total = sum(spent for name, spent in minutes.items() if name not in apart)
     said = (
         f"`python -m research all` takes {total:.0f} minutes of one core, half of that on two: units run side by side."
     )
+    if run is not None:
+        said += f" Run in one go, its {run['units']} units took {run['minutes']:.0f} minutes in {run['processes']} "
+        said += "processes."
     for name in sorted(apart & set(minutes)):
         said += f" It leaves out {name} ({minutes[name]:.0f} minutes), whose settings are committed and read by others."
     return said
@@ -102,6 +106,8 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
         (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         if document["picture"]:
             (folder / document["picture"]).write_bytes(packed((out / document["picture"]).read_bytes()))
+    if (out / RUN).exists():
+        (folder / RUN).write_bytes((out / RUN).read_bytes())
     page.write_text(results_page(folder))
     page.with_name(CLAIMS).write_text(claims_page(folder))
     (page.parent / STUDIES).mkdir(exist_ok=True)

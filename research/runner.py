@@ -4,6 +4,7 @@
     out/<name>.md          the same for people
     out/<name>.png         the picture, where there is one
     out/<name>/*.json      the finished units, from which an interrupted run goes on
+    out/run.json           how long the last run of everything took, if it was not interrupted
 
 A quick run writes the same under ``out/quick``. A unit is used again only if the code that it can run is that which
 wrote it (see `research.fingerprint`); what is edited elsewhere, between two parts of a run, does not void it.
@@ -29,7 +30,7 @@ import torch
 from isolayer.errors import MissingExtra, need
 from research.datasets import DataAbsent
 from research.fingerprint import code_version
-from research.page import table
+from research.page import RUN, table
 from research.registry import Experiment, find
 from research.result import QUICK_SEEDS, Finished, Result, Unit
 
@@ -93,7 +94,7 @@ def reproduce(
         processes: Units that run at once; 1 runs them in this process.
         fresh: Forget units that were finished before.
     """
-    chosen, folder = find(names), Path(out) / "quick" if quick else Path(out)
+    start, chosen, folder = time.perf_counter(), find(names), Path(out) / "quick" if quick else Path(out)
     for module in ("altair", "vl_convert"):
         need(module)  # rather now than after the work
     jobs = [job for experiment in chosen for job in _jobs(experiment, folder, quick=quick, seeds=seeds)]
@@ -111,6 +112,9 @@ def reproduce(
         else:
             why = missing[own[0].path]
             documents[experiment.name] = {"name": experiment.name, "held": "not run", "verdict": why}
+    if "all" in names and len(waiting) == len(jobs):
+        minutes = round((time.perf_counter() - start) / 60, 1)
+        save(folder / RUN, json.dumps({"minutes": minutes, "processes": processes, "units": len(jobs)}) + "\n")
     return documents
 
 

@@ -256,6 +256,19 @@ def test_the_page_tells_what_was_run_and_what_was_not(made_up, tmp_path):
     assert "Not run" not in text
 
 
+def test_the_page_tells_how_long_everything_took_if_it_was_run_in_one_go(made_up, tmp_path):
+    made_up(MadeUp())
+    runner.reproduce(["made-up"], out=tmp_path, processes=1)
+    assert not (tmp_path / page.RUN).exists()  # not everything was asked for
+    runner.reproduce(["all"], out=tmp_path, processes=1)
+    assert not (tmp_path / page.RUN).exists()  # some of it was there before
+    runner.reproduce(["all"], out=tmp_path, processes=1, fresh=True)
+    units = json.loads((tmp_path / page.RUN).read_text())["units"]
+    page.write_page(tmp_path / "docs" / "results.md", tmp_path)
+    text = (tmp_path / "docs" / "results.md").read_text()
+    assert f"Run in one go, its {units} units took 0 minutes in 1 processes." in text
+
+
 def test_the_loop_learns_a_rate_and_repeats_itself():
     rng = np.random.default_rng(0)
     columns = {"features": rng.normal(size=(4000, 3)), "click": (rng.random(4000) < 0.2).astype(int)}

@@ -72,6 +72,7 @@ DAILY = {
 LAYER, EXACT, OVER_ENGAGEMENT = "isotonic layer", "exact curves", "layer over engagement"
 SAME_ROWS, CORRECTED = "baseline, same rows", "baseline, same rows, corrected"
 METHODS = ("baseline", LAYER, EXACT, SAME_ROWS, CORRECTED, OVER_ENGAGEMENT)
+TOWER = 16  # units of a tower
 POSITIVE_WEIGHT = 3.0  # of a positive in the downstream models
 DESKTOP = 2  # platform: ios and android are phones, web is a desktop
 RANDOM_WINDOW, RANDOM_SESSIONS = 14, 2_000  # days and daily number of the randomised sessions that curves learn from
@@ -107,6 +108,9 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
 class Towers(nn.Module):
     """Shared layers and one small tower per task, with one logit each.
 
+    All towers are computed at once: their first layers side by side, and their outputs by one matrix in which a tower
+    has weights for its own units only.
+
     >>> Towers(5, 2)(torch.zeros(2, 5), {}).shape
     torch.Size([2, 2])
     """
@@ -114,14 +118,18 @@ class Towers(nn.Module):
     def __init__(self, inputs: int, tasks: int) -> None:
         super().__init__()
         self.shared = network(inputs)
-        self.towers = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 1)) for _ in range(tasks)
-        )
+        towers = [(nn.Linear(WIDTH, TOWER), nn.Linear(TOWER, 1)) for _ in range(tasks)]
+        with torch.no_grad():
+            self.first = nn.Parameter(torch.cat([first.weight for first, _ in towers]))
+            self.first_bias = nn.Parameter(torch.cat([first.bias for first, _ in towers]))
+            self.last = nn.Parameter(torch.block_diag(*(last.weight for _, last in towers)))
+            self.last_bias = nn.Parameter(torch.cat([last.bias for _, last in towers]))
+        self.register_buffer("own", torch.block_diag(*torch.ones(tasks, 1, TOWER)))
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[batch, tasks]``; the context is not read."""
-        shared = self.shared(features)
-        return torch.cat([tower(shared) for tower in self.towers], dim=1)
+        hidden = torch.relu(nn.functional.linear(self.shared(features), self.first, self.first_bias))
+        return nn.functional.linear(hidden, self.last * self.get_buffer("own"), self.last_bias)
 
     def loss(self, outputs: Tensor, labels: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None) -> Tensor:
         """Log loss summed over tasks, with labels and weights as `_log` stacks them; there is no other mask."""

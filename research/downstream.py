@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves.evaluation import prob_of
-from isolayer.debias.loss import stacked_labels, weighted_bce
+from isolayer.debias.loss import weighted_bce
 from isolayer.errors import need
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.simulate import DOWNSTREAM, TASKS, Drift, Feed, Logger, Population
@@ -73,6 +73,7 @@ TAILS = {"lower tail": 0.05, "middle": 0.5, "upper tail": 0.95}  # quantiles of 
 LAYER, EXACT, OVER_ENGAGEMENT = "isotonic layer", "exact curves", "layer over engagement"
 SAME_ROWS, CORRECTED = "baseline, same rows", "baseline, same rows, corrected"
 METHODS = ("baseline", LAYER, EXACT, SAME_ROWS, CORRECTED, OVER_ENGAGEMENT)
+TOWER = 16  # units of a tower
 POSITIVE_WEIGHT = 3.0  # of a positive in the downstream models
 DESKTOP = 2  # platform: ios and android are phones, web is a desktop
 RANDOM_WINDOW, RANDOM_SESSIONS = 14, 2_000  # days and daily number of the randomised sessions that curves learn from
@@ -106,39 +107,42 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
 
 
 class Towers(nn.Module):
-    """Shared layers and one small tower per task, with one logit each; positives may be weighted.
+    """Shared layers and one small tower per task, with one logit each.
 
-    >>> Towers(5, ("a", "b"))(torch.zeros(2, 5), {}).shape
+    All towers are computed at once: their first layers side by side, and their outputs by one matrix in which a tower
+    has weights for its own units only.
+
+    >>> Towers(5, 2)(torch.zeros(2, 5), {}).shape
     torch.Size([2, 2])
     """
 
-    def __init__(self, inputs: int, tasks: Sequence[str], *, positive_weight: float = 1.0) -> None:
+    def __init__(self, inputs: int, tasks: int) -> None:
         super().__init__()
-        self.tasks, self.shared, self.positive_weight = tuple(tasks), network(inputs), positive_weight
-        self.towers = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 1)) for _ in self.tasks
-        )
+        self.shared = network(inputs)
+        towers = [(nn.Linear(WIDTH, TOWER), nn.Linear(TOWER, 1)) for _ in range(tasks)]
+        with torch.no_grad():
+            self.first = nn.Parameter(torch.cat([first.weight for first, _ in towers]))
+            self.first_bias = nn.Parameter(torch.cat([first.bias for first, _ in towers]))
+            self.last = nn.Parameter(torch.block_diag(*(last.weight for _, last in towers)))
+            self.last_bias = nn.Parameter(torch.cat([last.bias for _, last in towers]))
+        self.register_buffer("own", torch.block_diag(*torch.ones(tasks, 1, TOWER)))
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Logits ``[batch, tasks]``; the context is not read."""
-        shared = self.shared(features)
-        return torch.cat([tower(shared) for tower in self.towers], dim=1)
+        hidden = torch.relu(nn.functional.linear(self.shared(features), self.first, self.first_bias))
+        return nn.functional.linear(hidden, self.last * self.get_buffer("own"), self.last_bias)
 
     def loss(self, outputs: Tensor, labels: Mapping[str, Tensor], mask: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Log loss summed over tasks, each over the rows that have a label."""
-        label, weight = stacked_labels(self.tasks, labels, mask, None, outputs)
-        return weighted_bce(outputs, label, weight * (1 + (self.positive_weight - 1) * label)).sum()
+        """Log loss summed over tasks, with labels and weights as `_log` stacks them; there is no other mask."""
+        return weighted_bce(outputs, labels["label"], labels["weight"]).sum()
 
 
 class FrozenWithCurves(nn.Module):
     """One curve per task, for phone and desktop apart, over logits given as features ``[batch, tasks]``."""
 
-    positive_weight = 1.0
-
-    def __init__(self, tasks: Sequence[str]) -> None:
+    def __init__(self, tasks: int) -> None:
         super().__init__()
-        self.tasks = tuple(tasks)
-        self.curves = ContextIsotonicLayer({"desktop": 2}, units=len(self.tasks), extrapolation="extend")
+        self.curves = ContextIsotonicLayer({"desktop": 2}, units=tasks, extrapolation="extend")
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Calibrated logits ``[batch, tasks]``."""
@@ -213,8 +217,8 @@ def predicted(
     past: Columns, mixed: Columns, test: Columns, methods: Sequence[str], *, epochs: int, seed: int
 ) -> dict[str, NDArray[np.float64]]:
     """Probabilities of every method for the rows of a day, ``[n, tasks]``, learned from the days before it."""
-    own, tasks = chosen(past, acted(past)), tuple(AFTER)
-    fitted, asked = _logits(_learned(tasks, _log(own), epochs, seed), mixed, test)
+    own = chosen(past, acted(past))
+    fitted, asked = _logits(_learned(_log(own, AFTER, POSITIVE_WEIGHT), epochs, seed), mixed, test)
     ways: dict[str, Callable[[], NDArray[np.float64]]] = {
         "baseline": lambda: asked,
         LAYER: lambda: _layered(fitted, asked, mixed, test, seed),
@@ -223,17 +227,18 @@ def predicted(
     if {SAME_ROWS, CORRECTED} & set(methods):
         both = {name: np.concatenate([own[name], mixed[name]]) for name in own}
         fewer = max(1, round(epochs * len(own["day"]) / len(both["day"])))
-        _, richer = _logits(_learned(tasks, _log(both), fewer, seed), mixed, test)
+        _, richer = _logits(_learned(_log(both, AFTER, POSITIVE_WEIGHT), fewer, seed), mixed, test)
         ways |= {SAME_ROWS: lambda: richer, CORRECTED: lambda: richer - math.log(POSITIVE_WEIGHT)}
     if OVER_ENGAGEMENT in methods:
-        early, late = _logits(_learned(ACTIONS, as_log(past, ACTIONS, contexts=()), 3, seed, weight=1.0), mixed, test)
+        early, late = _logits(_learned(_log(past, dict.fromkeys(ACTIONS)), 3, seed), mixed, test)
         ways[OVER_ENGAGEMENT] = lambda: _layered(early, late, mixed, test, seed)
     return {method: prob_of(ways[method]()) for method in methods}
 
 
-def _learned(tasks: Sequence[str], log: Log, epochs: int, seed: int, weight: float = POSITIVE_WEIGHT) -> Towers:
+def _learned(log: Log, epochs: int, seed: int) -> Towers:
     torch.manual_seed(seed)
-    return train(Towers(log.features.shape[1], tasks, positive_weight=weight), log, epochs=epochs, seed=seed)
+    model = Towers(log.features.shape[1], log.labels["label"].shape[1])
+    return train(model, log, epochs=epochs, seed=seed)
 
 
 def _logits(model: Towers, *rows: Columns) -> list[NDArray[np.float64]]:
@@ -241,18 +246,25 @@ def _logits(model: Towers, *rows: Columns) -> list[NDArray[np.float64]]:
         return [model(torch.from_numpy(one["features"]), {}).double().numpy() for one in rows]
 
 
-def _log(columns: Columns) -> Log:
-    return as_log(columns, tuple(AFTER), contexts=("desktop",), after=AFTER)
+def _log(columns: Columns, after: Mapping[str, str | None], positive_weight: float = 1.0) -> Log:
+    # labels and weights [n, tasks], stacked once rather than in every batch; a task without its action weighs nothing
+    log = as_log(columns, tuple(after), contexts=("desktop",))
+    kept = np.stack(
+        [np.ones(len(log.features)) if act is None else columns[act] == 1 for act in after.values()], axis=1
+    )
+    weight = torch.from_numpy(kept).float()
+    label = torch.stack(list(log.labels.values()), dim=1) * weight
+    return log._replace(labels={"label": label, "weight": weight * (1 + (positive_weight - 1) * label)})
 
 
 def _layered(
     fitted: NDArray[np.float64], asked: NDArray[np.float64], mixed: Columns, test: Columns, seed: int
 ) -> NDArray[np.float64]:
     # curves by gradient over frozen logits [n, tasks] of the randomised rows, for those of the test
-    log = _log(mixed)._replace(features=torch.from_numpy(fitted).float())
-    model = train(FrozenWithCurves(tuple(AFTER)), log, epochs=15, seed=seed)
+    log = _log(mixed, AFTER)._replace(features=torch.from_numpy(fitted).float())
+    model = train(FrozenWithCurves(len(AFTER)), log, epochs=15, seed=seed)
     with torch.no_grad():
-        return np.asarray(model(torch.from_numpy(asked).float(), _log(test).context).double().numpy())
+        return np.asarray(model(torch.from_numpy(asked).float(), _log(test, AFTER).context).double().numpy())
 
 
 def _exact(

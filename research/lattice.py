@@ -30,7 +30,7 @@ input only, where the prediction falls as that input rises. pytorch-lattice runs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,39 +85,65 @@ Predict = Callable[[Floats], Floats]  # inputs to logits
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
-    """Every world and size under every seed."""
-    sizes = SIZES[:1] if quick else SIZES
-    settings = [_setting(f"{world}, {size:,} rows", of) for world in WORLDS for size in sizes for of in (LATTICE, PEER)]
-    return units_of(settings, quick=quick, seeds=seeds or SEEDS, cost=0.7 if quick else 3.0)
+    """Every world and size under every seed; all sizes in one for pytorch-lattice, since each start of it costs."""
+    sizes = _sizes(quick=quick)
+    settings = [setting for world in WORLDS for setting in (*(_named(world, size) for size in sizes), _of_peer(world))]
+    one = 0.7 if quick else 3.0
+    return units_of(
+        settings, quick=quick, seeds=seeds or SEEDS, cost=lambda name: one * (len(sizes) if name.endswith(PEER) else 1)
+    )
 
 
 def run_unit(unit: Unit) -> Numbers:
-    """Log loss and violations of our learners, or of pytorch-lattice, on the same rows."""
-    if unit.setting.endswith(PEER):
-        lattice_peer.interpreter()  # rather now than after the rows are read
-    world, size, methods = _asked(unit.setting)
-    train, test = rows_of(world, size, unit.seed, quick=unit.quick)
+    """Log loss and violations of our learners, or of pytorch-lattice for every size, on the same rows."""
+    world, rest = unit.setting.split(", ", maxsplit=1)
+    if rest == PEER:
+        return _with_peer(world, unit)
+    train, test, asked = _task(world, int(rest.removesuffix(" rows").replace(",", "")), unit)
     torch.manual_seed(unit.seed)
-    lower, upper = pairs(test.inputs, unit.seed)
-    asked = np.concatenate([test.inputs, lower, upper])
     numbers: Numbers = {"rows": len(test.label)}
-    for method in methods:
-        logit, below, above = np.split(
-            tuned(method, train, unit.seed)(asked), [len(test.label), len(test.label) + len(lower)]
-        )
-        numbers[f"{method} loss"] = metrics.log_loss(test.label, prob_of(logit))
-        numbers[f"{method} violations"] = float(np.mean(above < below - 1e-6))
+    for method in METHODS:
+        numbers |= _judged(method, tuned(method, train, unit.seed)(asked), test)
     return numbers
 
 
-def _setting(setting: str, method: str) -> str:
-    # that of the units in which a method is
-    return f"{setting}, {PEER}" if method == PEER else setting
+def _with_peer(world: str, unit: Unit) -> Numbers:
+    lattice_peer.interpreter()  # rather now than after the rows are read
+    tasks = {size: _task(world, size, unit) for size in _sizes(quick=unit.quick)}
+    answers = lattice_peer.logits([_question(train, asked, unit.seed) for train, _, asked in tasks.values()])
+    return {
+        f"{size:,} rows, {key}": value
+        for (size, (_, test, _)), logit in zip(tasks.items(), answers, strict=True)
+        for key, value in _judged(PEER, logit, test).items()
+    }
 
 
-def _asked(setting: str) -> tuple[str, int, Sequence[str]]:
-    world, size, *peer = setting.split(", ")
-    return world, int(size.removesuffix(" rows").replace(",", "")), peer or METHODS
+def _task(world: str, size: int, unit: Unit) -> tuple[Rows, Rows, Floats]:
+    # training rows, test rows, and what is asked: the test rows, then the lower and the upper row of every pair
+    train, test = rows_of(world, size, unit.seed, quick=unit.quick)
+    return train, test, np.concatenate([test.inputs, *pairs(test.inputs, unit.seed)])
+
+
+def _judged(method: str, logit: Floats, test: Rows) -> Numbers:
+    rows = len(test.label)
+    below, above = np.split(logit[rows:], 2)
+    return {
+        f"{method} loss": metrics.log_loss(test.label, prob_of(logit[:rows])),
+        f"{method} violations": float(np.mean(above < below - 1e-6)),
+    }
+
+
+def _sizes(*, quick: bool) -> Sequence[int]:
+    return SIZES[:1] if quick else SIZES
+
+
+def _named(world: str, size: int) -> str:
+    return f"{world}, {size:,} rows"
+
+
+def _of_peer(setting: str) -> str:
+    # the setting of pytorch-lattice's units in the same world
+    return f"{setting.split(', ')[0]}, {PEER}"
 
 
 def rows_of(world: str, size: int, seed: int, *, quick: bool) -> tuple[Rows, Rows]:
@@ -166,9 +192,9 @@ def _share(column: Floats, known: NDArray[np.bool_]) -> Floats:
 
 def tuned(method: str, train: Rows, seed: int) -> Predict:
     """The method with the best of its settings on a quarter of the rows, learned again from all of them."""
-    held = np.random.default_rng(seed).permutation(len(train.label)) % 4 == 0
     if method == PEER:
-        return partial(lattice_peer.logits, **train._asdict(), held=held, declared=DECLARED, seed=seed)
+        return lambda asked: lattice_peer.logits([_question(train, asked, seed)])[0]
+    held = _held(train, seed)
     learn: Any = _lattice if method in (LATTICE, FREE) else _booster
     settings: Sequence[Any] = LATTICES if method in (LATTICE, FREE) else TREES
     constrained = method in (LATTICE, BOOSTED)
@@ -180,6 +206,14 @@ def tuned(method: str, train: Rows, seed: int) -> Predict:
 
     best: Predict = learn(train, min(settings, key=loss), constrained=constrained, seed=seed)
     return best
+
+
+def _held(train: Rows, seed: int) -> NDArray[np.bool_]:
+    return np.asarray(np.random.default_rng(seed).permutation(len(train.label)) % 4 == 0)
+
+
+def _question(train: Rows, asked: Floats, seed: int) -> dict[str, Any]:
+    return {**train._asdict(), "held": _held(train, seed), "asked": asked, "declared": DECLARED, "seed": seed}
 
 
 def _lattice(train: Rows, setting: tuple[int, int], *, constrained: bool, seed: int) -> Predict:
@@ -195,11 +229,11 @@ def _lattice(train: Rows, setting: tuple[int, int], *, constrained: bool, seed: 
     torch.manual_seed(seed)
     optimiser = torch.optim.AdamW(lattice.parameters(), lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
-    inputs, label = torch.from_numpy(train.inputs).float(), torch.from_numpy(train.label).float()
+    columns, label = torch.from_numpy(train.inputs.T).float().contiguous(), torch.from_numpy(train.label).float()
     for _ in range(STEPS):
         chosen = torch.randperm(len(label))[:BATCH]
-        logit = lattice(_columns(names, inputs[chosen]))[:, 0]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, label[chosen])
+        logit = lattice(dict(zip(names, columns.index_select(1, chosen), strict=True)))[:, 0]
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, label.index_select(0, chosen))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -208,13 +242,9 @@ def _lattice(train: Rows, setting: tuple[int, int], *, constrained: bool, seed: 
 
     def predict(asked: Floats) -> Floats:
         with torch.no_grad():
-            return np.asarray(lattice(_columns(names, torch.from_numpy(asked)))[:, 0].numpy())
+            return np.asarray(lattice(dict(zip(names, torch.from_numpy(asked.T), strict=True)))[:, 0].numpy())
 
     return predict
-
-
-def _columns(names: Sequence[str], inputs: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    return dict(zip(names, inputs.T, strict=True))
 
 
 def _booster(train: Rows, setting: Mapping[str, Any], *, constrained: bool, seed: int) -> Predict:
@@ -258,7 +288,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
     rows, series = [], []
     for setting in settings:
         for method in (*METHODS, PEER):
-            if _setting(setting, method) not in ran:
+            if method == PEER and _of_peer(setting) not in ran:
                 continue
             loss, fallen = (estimate(_figures(finished, setting, method, key)) for key in ("loss", "violations"))
             rows.append(Row(f"{setting}: {method}", "log loss", loss, digits=4))
@@ -268,7 +298,9 @@ def summarise(finished: Sequence[Finished]) -> Result:
 
 
 def _figures(finished: Sequence[Finished], setting: str, method: str, key: str) -> Floats:
-    return by_seed(finished, _setting(setting, method), f"{method} {key}")
+    if method != PEER:
+        return by_seed(finished, setting, f"{method} {key}")
+    return by_seed(finished, _of_peer(setting), f"{setting.split(', ', maxsplit=1)[1]}, {PEER} {key}")
 
 
 def _minus(finished: Sequence[Finished], setting: str, other: str) -> Estimate:
@@ -291,7 +323,7 @@ def _parts(finished: Sequence[Finished], ran: Sequence[str]) -> tuple[Part, ...]
         parts += [
             Part(f"{says} ({setting})", _minus(finished, setting, other), below=bound)
             for other, (says, bound) in than.items()
-            if _setting(setting, other) in ran
+            if other != PEER or _of_peer(setting) in ran
         ]
     return tuple(parts)
 
@@ -308,7 +340,7 @@ def _note(finished: Sequence[Finished], ran: Sequence[str]) -> str:
 
 
 def _peer(finished: Sequence[Finished], ran: Sequence[str]) -> str:
-    settings = [setting for setting in ran if _setting(setting, PEER) in ran]
+    settings = [setting for setting in ran if not setting.endswith(PEER) and _of_peer(setting) in ran]
     if not settings:
         return "pytorch-lattice was not run: its own environment, which make lattice installs, is absent."
     fallen = np.mean([_figures(finished, setting, PEER, "violations").mean() for setting in settings])

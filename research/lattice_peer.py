@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,17 +38,17 @@ def interpreter() -> Path:
     return path
 
 
-def logits(asked: NDArray[np.float64], **given: Any) -> NDArray[np.float64]:
-    """What a tuned lattice of the library says of the rows asked; see `research.lattice_worker` for what is given."""
+def logits(questions: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
+    """What tuned lattices of the library say, one per question; see `research.lattice_worker` for what is given."""
     worker = ROOT.joinpath(*WORKER.split(".")).with_suffix(".py")
     with TemporaryDirectory() as folder:
-        question, answer = Path(folder, "given.npz"), Path(folder, "answer.npz")
-        np.savez(question, asked=asked, **given)
+        files = [(Path(folder, f"given{at}.npz"), Path(folder, f"answer{at}.npz")) for at in range(len(questions))]
+        for (given, _), question in zip(files, questions, strict=True):
+            np.savez(given, **question)
         command = [
-            str(part) for part in (interpreter(), "-I", worker, question, answer)
+            str(part) for part in (interpreter(), "-I", worker, *(path for pair in files for path in pair))
         ]  # isolated from this project's paths
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"pytorch-lattice failed:\n{done.stderr}")
-        found: NDArray[np.float64] = np.load(answer)["logit"]
-        return found
+        return [np.load(answer)["logit"] for _, answer in files]

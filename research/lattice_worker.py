@@ -1,6 +1,6 @@
 """pytorch-lattice's calibrated lattice, tuned and trained: run by the interpreter of its own environment.
 
-    python lattice_worker.py given.npz answer.npz
+    python lattice_worker.py given.npz answer.npz [given.npz answer.npz ...]
 
 Given are ``inputs [n, inputs]`` and ``label [n]``, the rows ``held`` out to choose a setting, how many of the first
 inputs are ``declared`` as rising, a ``seed``, and ``asked [m, inputs]``. The answer is ``logit [m]``. Nothing of this
@@ -76,7 +76,7 @@ def answer(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    given = np.load(sys.argv[1])
-    rows = (given["inputs"], given["label"].astype(float), given["held"], given["asked"])
-    logit = answer(*rows, declared=int(given["declared"]), seed=int(given["seed"]))
-    np.savez(sys.argv[2], logit=logit)
+    for question, told in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        given = np.load(question)
+        rows = (given["inputs"], given["label"].astype(float), given["held"], given["asked"])
+        np.savez(told, logit=answer(*rows, declared=int(given["declared"]), seed=int(given["seed"])))

@@ -138,7 +138,7 @@ class Pipeline:
         self.name, self.spent = name, {"estimating": 0.0, "training": 0.0}
         self.model = arm(name, first, features)
         train(self.model, as_log(first, ["click"]), epochs=4, seed=seed)
-        self.optimiser = torch.optim.Adam(parameter_groups(self.model, RATE))
+        self.optimiser = torch.optim.Adam(parameter_groups(self.model, RATE), fused=True)
         self.curves = IsotonicCalibrator(tuple(CONTEXTS), half_life=("day", float(MONTH)))
         if name == EXACT:
             self.curves.fit(self._scored(first), first["click"])
@@ -172,8 +172,7 @@ class Pipeline:
     def _one_pass(self, columns: Columns) -> None:
         log = as_log(columns, ["click"])
         self.model.train()
-        for chosen in torch.randperm(len(log.features)).split(BATCH):
-            batch = log.rows(chosen)
+        for batch in log.rows(torch.randperm(len(log.features))).batches(BATCH):
             loss = self.model.loss(self.model(batch.features, batch.context), batch.labels)
             self.optimiser.zero_grad(set_to_none=True)
             loss.backward()

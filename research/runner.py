@@ -150,14 +150,30 @@ def _outcomes(jobs: list[_Job], processes: int) -> Iterator[tuple[_Job, str]]:
             for job in jobs:
                 yield job, _work(job)
         return
-    # Spawned, since forking a process that has used torch's threads can hang.
-    pool = ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn"), initializer=_start_worker)
+    # Spawned, since forking a process that has used torch's threads can hang. Each has one thread in every library:
+    # LightGBM's would wait for each other by spinning, since all cores are taken.
+    with _environment("OMP_NUM_THREADS", "1"):
+        pool = ProcessPoolExecutor(
+            min(processes, len(jobs)), mp_context=get_context("spawn"), initializer=_start_worker
+        )
+        try:
+            of: dict[Future[str], _Job] = {pool.submit(_work, job): job for job in jobs}
+            for future in as_completed(of):
+                yield of[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
-        of: dict[Future[str], _Job] = {pool.submit(_work, job): job for job in jobs}
-        for future in as_completed(of):
-            yield of[future], future.result()
+        yield
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager

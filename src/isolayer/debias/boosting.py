@@ -152,7 +152,7 @@ class BoostedRanker:
         grown = ENGINES[self.engine](x, self.trees)
         grown.grow(through(self._bias, at, target, w), self.trees.rounds)
         self.booster = grown.booster
-        relevance = raw_scores(self.booster, x)
+        relevance = grown.raw_of_own()
         grid = Grid.covering(Spread.of(relevance, w))
         self._served = Curves.from_histogram(Histogram.from_arrays(relevance, y, weight=w, grid=grid), strict=False)
         return self

@@ -9,6 +9,7 @@ that of position bias.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ LISTS, QUICK_LISTS = 15_000, 600
 ROUNDS, QUICK_ROUNDS = 200, 20
 
 
+@cache
 def true_curves(clicks: str) -> Curves:
     """The curves of a click model from the mean over positions of the logit of a click to that at every position.
 
@@ -55,10 +57,24 @@ def true_curves(clicks: str) -> Curves:
     )
 
 
-def score(method: str, clicks: str, cell: Cell, setting: Setting, *, seed: int, quick: bool = False) -> float:
-    """nDCG@10 of a method against the true grade."""
-    columns, test = cell.train.columns, cell.test.columns
-    log = ClickLog(columns["features"], columns["click"], {name: columns[name] for name in cell.train.contexts})
+def log_of(cell: Cell) -> ClickLog:
+    """The clicks that methods learn from."""
+    columns = cell.train.columns
+    return ClickLog(columns["features"], columns["click"], {name: columns[name] for name in cell.train.contexts})
+
+
+def score(
+    method: str,
+    clicks: str,
+    cell: Cell,
+    setting: Setting,
+    *,
+    seed: int,
+    quick: bool = False,
+    log: ClickLog | None = None,
+) -> float:
+    """nDCG@10 of a method against the true grade; methods that are given the same log share what it costs."""
+    test, log = cell.test.columns, log or log_of(cell)
     rounds, curves = QUICK_ROUNDS if quick else ROUNDS, true_curves(clicks) if method == TRUE else None
     found = rank(method, log, test["features"], setting, rounds=rounds, seed=seed, curves=curves)
     return metrics.ndcg(test["grade"], found, test["session"], k=10)
@@ -83,10 +99,10 @@ def methods_of(world: str) -> tuple[str, ...]:
 def run_unit(unit: Unit) -> Numbers:
     """Rank by every method in one world."""
     cell, clicks = draw(unit.setting, unit.seed, QUICK_LISTS if unit.quick else LISTS), clicks_of(unit.setting)
-    best = tuned().get(f"trees, {clicks if clicks in KNOWN else KNOWN[0]}", {})
+    best, log = tuned().get(f"trees, {clicks if clicks in KNOWN else KNOWN[0]}", {}), log_of(cell)
     return {
-        f"ndcg {method}": score(method, clicks, cell, best.get(method, TRIED[0]), seed=unit.seed, quick=unit.quick)
-        for method in methods_of(unit.setting)
+        f"ndcg {one}": score(one, clicks, cell, best.get(one, TRIED[0]), seed=unit.seed, quick=unit.quick, log=log)
+        for one in methods_of(unit.setting)
     }
 
 

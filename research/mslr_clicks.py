@@ -14,6 +14,7 @@ simulated worlds. Intervals are over resampled test queries and over seeds of cl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +74,7 @@ def run_unit(unit: Unit) -> Numbers:
     """Log clicks, train every method on them, judge on the test queries."""
     torch.manual_seed(unit.seed)
     named = data_path("mslr")
-    train_docs, test_docs = documents(named if named.exists() else data_path(ARCHIVE))
+    train_docs, test_docs = _documents_once(named if named.exists() else data_path(ARCHIVE))
     bias, logger = unit.setting.split(", ")
     rng = np.random.default_rng(unit.seed)
     score = logging_score(train_docs, logger, rng)
@@ -81,9 +82,10 @@ def run_unit(unit: Unit) -> Numbers:
     queries, start = np.unique(test_docs.query, return_index=True)
     weight = draws(test_docs.query, 50 if unit.quick else 400)[:, start].astype(np.float64)  # [resamples, queries]
     numbers: Numbers = {"queries": len(queries)}
+    of_trees = log_of_trees(biased)
     for name in METHODS:
         if name in TREES:
-            relevance = by_trees(TREES[name], biased, test_docs, unit)
+            relevance = by_trees(TREES[name], of_trees, test_docs, unit)
         else:
             log = unbiased if name == CEILING else biased
             trained = train(model(name, log.features.shape[1]), log, epochs=2 if unit.quick else 3, seed=unit.seed)
@@ -108,12 +110,16 @@ def ndcg_by_query(docs: Documents, relevance: NDArray[np.floating[Any]]) -> NDAr
     return np.array([(one.total, one.weight) for one in sums]).T
 
 
-def by_trees(method: str, log: Log, docs: Documents, unit: Unit) -> NDArray[np.float64]:
-    """Scores of documents by boosted trees that have learned from clicks."""
+def log_of_trees(log: Log) -> ClickLog:
+    """The same log for trees."""
     context = {name: ids.numpy() for name, ids in log.context.items()}
-    rows = ClickLog(log.features.numpy(), log.labels["click"].numpy(), context)
+    return ClickLog(log.features.numpy(), log.labels["click"].numpy(), context)
+
+
+def by_trees(method: str, log: ClickLog, docs: Documents, unit: Unit) -> NDArray[np.float64]:
+    """Scores of documents by boosted trees that have learned from clicks."""
     setting = tuned().get(TUNED_AS[unit.setting.split(", ")[0]], {}).get(method, TRIED[0])
-    return rank(method, rows, docs.features, setting, rounds=10 if unit.quick else ROUNDS, seed=unit.seed)
+    return rank(method, log, docs.features, setting, rounds=10 if unit.quick else ROUNDS, seed=unit.seed)
 
 
 def documents(path: Any) -> tuple[Documents, Documents]:
@@ -129,6 +135,9 @@ def documents(path: Any) -> tuple[Documents, Documents]:
         features = ((table - mean) / np.maximum(spread, 1e-6)).clip(-5, 5).astype(np.float32)
         out.append(Documents(features[order], part["grade"][order], part["query"][order]))
     return out[0], out[1]
+
+
+_documents_once = cache(documents)  # parsing takes a second, and every unit of a process has the same documents
 
 
 def logging_score(docs: Documents, logger: str, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -13,7 +13,9 @@ default). `debias_tuning` chooses among them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,8 @@ TRIED: tuple[Setting, ...] = tuple({"leaves": leaves, "l2": l2} for leaves in (1
 Floats = NDArray[np.float64]
 
 
-class ClickLog(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ClickLog:
     """Clicks on lists of `LENGTH` documents, lists one after the other and each in order of position."""
 
     features: NDArray[np.float32]  # [rows, features]
@@ -42,6 +45,12 @@ class ClickLog(NamedTuple):
     def lists(self) -> NDArray[np.int64]:
         """The list of each row."""
         return np.arange(len(self.click)) // LENGTH
+
+    @cached_property
+    def binned(self) -> Any:
+        """The rows as a `lightgbm.Dataset`, which takes long to make, so both methods of LightGBM share it."""
+        lists = np.full(len(self.click) // LENGTH, LENGTH)
+        return need("lightgbm").Dataset(self.features, self.click, group=lists, position=self.context["position"])
 
 
 def rank(
@@ -79,7 +88,6 @@ def rank(
 def _lightgbm(
     log: ClickLog, features: NDArray[np.float32], setting: Setting, rounds: int, seed: int, *, by_position: bool
 ) -> Floats:
-    package = need("lightgbm")
     given: dict[str, Any] = {
         "num_leaves": int(setting["leaves"]),
         "lambda_l2": setting["l2"],
@@ -88,9 +96,7 @@ def _lightgbm(
         "objective": "lambdarank" if by_position else "binary",
     }
     given |= {"verbose": -1, "seed": seed, "num_threads": 1}
-    lists = {"group": np.full(len(log.click) // LENGTH, LENGTH), "position": log.context["position"]}
-    data = package.Dataset(log.features, log.click, **(lists if by_position else {}))
-    return np.asarray(package.train(given, data, rounds).predict(features, raw_score=True))
+    return np.asarray(need("lightgbm").train(given, log.binned, rounds).predict(features, raw_score=True))
 
 
 def _xgboost(log: ClickLog, features: NDArray[np.float32], setting: Setting, rounds: int, seed: int) -> Floats:

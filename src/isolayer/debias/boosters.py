@@ -42,6 +42,9 @@ class Engine(Protocol):
     def raw(self, features: Floats) -> Floats:
         """Sum of the trees, ``[n]``."""
 
+    def raw_of_own(self) -> Floats:
+        """Sum of the trees for the rows they grew on, ``[n]``, which the engine has kept."""
+
 
 class LightGBM:
     """A LightGBM booster that starts at zero."""
@@ -72,6 +75,17 @@ class LightGBM:
     def raw(self, features: Floats) -> Floats:
         """Sum of the trees, ``[n]``."""
         return raw_scores(self.booster, features)
+
+    def raw_of_own(self) -> Floats:
+        """Sum of the trees for the rows they grew on, ``[n]``, which the engine has kept."""
+        kept = list[Floats]()
+
+        def keep(raw: Any, _: Any) -> tuple[str, float, bool]:
+            kept.append(np.array(raw, np.float64))  # the engine reuses its own
+            return "", 0.0, True
+
+        self.booster.eval_train(keep)
+        return kept[0]
 
 
 class XGBoost:
@@ -108,6 +122,10 @@ class XGBoost:
     def raw(self, features: Floats) -> Floats:
         """Sum of the trees, ``[n]``."""
         return raw_scores(self.booster, features)
+
+    def raw_of_own(self) -> Floats:
+        """Sum of the trees for the rows they grew on, ``[n]``, which the engine has kept."""
+        return np.asarray(self.booster.predict(self._rows, output_margin=True), np.float64)
 
 
 ENGINES: dict[str, type[LightGBM] | type[XGBoost]] = {"lightgbm": LightGBM, "xgboost": XGBoost}

@@ -132,13 +132,15 @@ class _ReadsDown(_ClickModel):
     def _conditional(self, event: Tensor, *table: Tensor) -> Tensor:
         """Log probability of a click in each place, given the clicks above it."""
         attraction, after_click, after_none = table
-        log_prob, log_not = logsigmoid(attraction), logsigmoid(-attraction)
-        seen, found = torch.zeros_like(attraction[:, 0]), list[Tensor]()
-        for k in range(event.shape[1]):
-            found.append(seen + log_prob[:, k])
-            unclicked = after_none[:, k] + log_not[:, k] + seen - _log_other(found[-1])
-            seen = torch.where(event[:, k] > 0.5, after_click[:, k], unclicked)
-        return torch.stack(found, dim=1)
+        clicked, nothing = event > 0.5, torch.finfo(attraction.dtype).min / 4  # the log of 0, with finite differences
+        # The odds w that a place was not examined are linear in those of the place above, without differences of
+        # probabilities: w = (1 - c) / c after a click, and w / (n (1 - alpha)) + (1 - n) / n without a click.
+        slope = torch.where(clicked, nothing, -after_none - logsigmoid(-attraction))
+        start = _log_odds_against(torch.where(clicked, after_click, after_none), nothing)
+        unseen = [torch.full_like(attraction[:, 0], nothing)]
+        for log_slope, log_start in zip(slope[:, :-1].unbind(1), start[:, :-1].unbind(1), strict=True):
+            unseen.append(torch.logaddexp(unseen[-1] + log_slope, log_start))
+        return logsigmoid(attraction) + logsigmoid(-torch.stack(unseen, dim=1))
 
 
 class Cascade(_ReadsDown):
@@ -251,18 +253,17 @@ class UBM(_ClickModel):
     def _unconditional(self, *table: Tensor) -> Tensor:
         """Log probability of a click in each place, over all clicks above it."""
         attraction, position = logsigmoid(table[0]), table[1][..., 0].long()
-        rows = torch.arange(len(attraction), device=attraction.device)
         gamma = logsigmoid(self.examination)[position]  # [lists, longest, last click, tasks]
-        last = torch.full_like(gamma[:, 0], 0.0)  # probability of each last click so far
+        click = (gamma + attraction.unsqueeze(2)).exp()  # given the last click
+        none = 1 - click
+        place = position[..., None, None].expand(-1, -1, 1, len(self.tasks))
+        last = torch.zeros_like(gamma[:, 0])  # probability of each last click so far
         last[:, -1] = 1.0
         found = []
-        for k in range(attraction.shape[1]):
-            click = (gamma[:, k] + attraction[:, k].unsqueeze(1)).exp()  # given the last click
-            now = (last * click).sum(1)
-            found.append(now)
-            last = last * (1 - click)
-            last = last.index_put((rows, position[:, k]), now, accumulate=True)
-        return torch.stack(found, dim=1).clamp(min=1e-12).log()
+        for clicks, others, here in zip(click.unbind(1), none.unbind(1), place.unbind(1), strict=True):
+            found.append((last * clicks).sum(1, keepdim=True))
+            last = (last * others).scatter_add(1, here, found[-1])
+        return torch.cat(found, dim=1).clamp(min=1e-12).log()
 
     def _conditional(self, event: Tensor, *table: Tensor) -> Tensor:
         """Log probability of a click in each place, given the clicks above it."""
@@ -277,6 +278,12 @@ class UBM(_ClickModel):
 def _log_other(log_prob: Tensor) -> Tensor:
     """Log of 1 - p from that of p, finite for p from 0 to 1."""
     return torch.log(-torch.expm1(log_prob.clamp(max=-1e-6)))
+
+
+def _log_odds_against(log_prob: Tensor, nothing: float) -> Tensor:
+    """Log of (1 - p) / p from that of p, and ``nothing`` where p is 1."""
+    other = torch.log(-torch.expm1(log_prob.clamp(max=-torch.finfo(log_prob.dtype).tiny)))
+    return torch.where(log_prob < 0, other - log_prob, nothing)
 
 
 def _logit(log_prob: Tensor) -> Tensor:

@@ -25,12 +25,14 @@ class Lists:
         place: Its index within the list, ``[batch]``.
         count: Number of lists.
         longest: Number of rows of the longest list.
+        aligned: Whether lists of one length follow each other, their rows in order: then the table is a reshape.
     """
 
     row: Tensor
     place: Tensor
     count: int
     longest: int
+    aligned: bool = False
 
     @classmethod
     def of(cls, group: Tensor, order: Tensor | None = None) -> Lists:
@@ -40,6 +42,10 @@ class Lists:
         >>> lists.row.tolist(), lists.place.tolist()
         ([0, 1, 0], [1, 0, 0])
         """
+        length = _common_length(group, order)
+        if length:
+            row = torch.arange(len(group), device=group.device)
+            return cls(row // length, row % length, len(group) // length, length, aligned=True)
         ids, row = torch.unique(group, return_inverse=True)
         by_order = torch.arange(len(row), device=row.device) if order is None else torch.argsort(order, stable=True)
         rows = by_order[torch.argsort(row[by_order], stable=True)]
@@ -65,6 +71,8 @@ class Lists:
         tensor([[1., 3.],
                 [2., 0.]])
         """
+        if self.aligned:
+            return values.reshape(self.count, self.longest, *values.shape[1:])
         empty = values.new_full((self.count, self.longest, *values.shape[1:]), fill)
         return empty.index_put((self.row, self.place), values)
 
@@ -75,7 +83,17 @@ class Lists:
         >>> lists.flat(lists.pad(torch.tensor([1.0, 2.0, 3.0])))
         tensor([1., 2., 3.])
         """
-        return table[self.row, self.place]
+        return table.flatten(0, 1) if self.aligned else table[self.row, self.place]
+
+
+def _common_length(group: Tensor, order: Tensor | None) -> int:
+    """The length of lists that are equally long, follow each other and have their rows in order; 0 of any others."""
+    ids, lengths = torch.unique_consecutive(group, return_counts=True)
+    length = len(group) // max(len(ids), 1)
+    if not length or not bool((lengths == length).all()) or len(torch.unique(ids)) < len(ids):
+        return 0
+    in_order = order is None or bool((order.view(-1, length).diff(dim=1) >= 0).all())
+    return length if in_order else 0
 
 
 class Outputs(dict[str, Heads]):

@@ -87,6 +87,16 @@ def test_an_id_outside_its_table_has_the_curve_of_minus_one():
     torch.testing.assert_close(nothing, layer.base(logit))
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint64])
+def test_ids_of_any_integer_type_have_the_same_curve(dtype):
+    contexts = {"position": 100, "device": 3}  # more combinations than a byte can number
+    layer, (logit, _) = a_layer(3, contexts=contexts), a_batch(3)
+    ids = {name: torch.arange(200) % size for name, size in contexts.items()}
+    narrow = {name: column.to(dtype) for name, column in ids.items()}
+    for model in (FrozenCurves.from_layer(layer), layer):
+        assert torch.equal(model(logit, narrow), model(logit, ids))
+
+
 def test_every_context_at_once_is_each_context_alone():
     frozen, (logit, _) = FrozenCurves.from_layer(a_layer(2)), a_batch(2, rows=50)
     every = frozen.at_every_context(logit)

@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from list_training import tensors, trained
 from torch import nn
 
@@ -203,3 +205,24 @@ def test_jrc_has_no_towers():
         DualHead(
             nn.Identity(), width=2, tasks=("a",), contexts={"position": 3}, loss="jrc", towers={"a": nn.Linear(2, 2)}
         )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.booleans(), st.booleans(), st.integers(0, 2**16))
+def test_a_layout_is_that_of_the_rows_one_by_one(lengths, equal, in_order, seed):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = [lengths[0]] * len(lengths) if equal else lengths
+    group = torch.repeat_interleave(torch.randperm(len(lengths), generator=generator), torch.tensor(lengths))
+    order = torch.cat([torch.arange(length) for length in lengths])
+    if not in_order:
+        group, order = group[(mixed := torch.randperm(len(group), generator=generator))], order[mixed]
+    for given_order in (order, None):
+        lists = Lists.of(group, given_order)
+        sort = torch.arange(len(group)) if given_order is None else given_order
+        value = torch.arange(1.0, len(group) + 1)
+        table = {tuple(row[row > 0].tolist()) for row in lists.pad(value)}
+        assert table == {
+            tuple(value[group == one][torch.argsort(sort[group == one], stable=True)].tolist())
+            for one in group.unique()
+        }
+        assert torch.equal(lists.flat(lists.pad(value)), value)

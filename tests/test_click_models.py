@@ -190,3 +190,34 @@ def test_a_click_model_ranks_better_than_naive_in_its_own_world(bias, kind):
         prob = torch.sigmoid(model(features, context)["click"].observed_logit)
     by_position = torch.stack([(prob - click)[context["position"] == k].mean() for k in range(10)])
     assert by_position.abs().max() < 0.02
+
+
+@pytest.mark.parametrize("kind", [Cascade, DCM, DBN])
+def test_second_derivatives_are_differences_of_gradients(kind):
+    model, (features, context) = made(kind), listed()
+    labels = {"click": torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)}
+    weights = model.relevance.weight if kind is not DBN else model.relevance.attraction.weight
+    towards = torch.randn_like(weights)
+
+    def slope(graph=False):
+        loss = model.loss(model(features, context), labels)
+        return (torch.autograd.grad(loss, weights, create_graph=graph)[0] * towards).sum()
+
+    (second,) = torch.autograd.grad(slope(graph=True), weights)
+    ends = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            weights += step * towards
+        ends.append(float(slope()))
+    assert float((second * towards).sum()) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
+
+
+def test_half_precision_does_not_confuse_positions():
+    model = UBM(nn.Linear(2, 2), width=2, positions=300)
+    with torch.no_grad():
+        model.examination[256], model.examination[257] = -5.0, 5.0  # of positions 255 and 256
+    context = {"position": torch.tensor([256]), "session": torch.tensor([0])}
+    expected = model(torch.ones(1, 2), context)["click"].observed_logit
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(torch.ones(1, 2), context)["click"].observed_logit
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0)

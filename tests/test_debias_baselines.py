@@ -200,6 +200,15 @@ def test_position_dropout_hides_the_position_in_training_and_serves_the_sentinel
     assert 0.15 in DROP_RATES
 
 
+def test_position_dropout_hides_positions_of_any_integer_type():
+    model = PositionDropout(nn.Linear(6, 8), width=8, contexts={"position": 300}).train()
+    model.drop = 1.0
+    position = torch.tensor([0, 7, 255], dtype=torch.uint8)
+    hidden = model(torch.zeros(3, 2), {"position": position})["click"].observed_logit
+    unknown = model(torch.zeros(3, 2), {"position": torch.full((3,), -1)})["click"].observed_logit
+    assert torch.equal(hidden, unknown)
+
+
 def test_ips_loss_is_that_of_the_divided_label():
     model = made("ips", tasks=("click",), decreasing=())
     features, context, labels = batch()

@@ -157,6 +157,30 @@ def test_compiled_and_exported_they_are_the_same(extrapolation):
     torch.testing.assert_close(exported(logit, context), expected, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_exported_they_take_batches_of_any_size(strict):
+    frozen, (logit, context) = FrozenCurves.from_layer(a_layer(6)), a_batch(6)
+    some, any_size = {name: ids[:50] for name, ids in context.items()}, {0: torch.export.Dim.DYNAMIC}
+    sizes = (any_size, dict.fromkeys(context, any_size))
+    exported = torch.export.export(frozen, (logit[:50], some), dynamic_shapes=sizes, strict=strict).module()
+    torch.testing.assert_close(exported(logit, context), frozen(logit, context))
+
+
+@pytest.mark.parametrize("make", [a_layer, lambda: a_layer(contexts={}), lambda: FrozenCurves.from_layer(a_layer())])
+def test_logits_may_lie_in_memory_by_column(make):
+    model, (logit, context) = make(), a_batch()
+    by_column = logit.T.contiguous().T
+    given_ids = {} if isinstance(model, IsotonicLayer) else {"context": context}
+    assert torch.equal(model(by_column, **given_ids), model(logit, **given_ids))
+
+
+def test_ids_that_no_signed_integer_holds_are_refused():
+    layer = ContextIsotonicLayer({"item": 1000}, hash_buckets=64)
+    ids = torch.tensor([3, 2**63 + 5], dtype=torch.uint64)
+    with pytest.raises(InputError, match="expected ids below 2\\*\\*63"):
+        layer(torch.zeros(2), {"item": ids})
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_onnx_gives_the_same_logits(tmp_path):
     frozen = FrozenCurves.from_layer(a_layer(7, dtype=torch.float32, extrapolation="extend"))

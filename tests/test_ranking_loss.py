@@ -216,7 +216,7 @@ def test_a_layout_is_that_of_the_rows_one_by_one(lengths, equal, in_order, seed)
     order = torch.cat([torch.arange(length) for length in lengths])
     if not in_order:
         group, order = group[(mixed := torch.randperm(len(group), generator=generator))], order[mixed]
-    for given_order in (order, None):
+    for given_order in (order, order.to(torch.uint8), None):
         lists = Lists.of(group, given_order)
         sort = torch.arange(len(group)) if given_order is None else given_order
         value = torch.arange(1.0, len(group) + 1)

@@ -35,7 +35,7 @@ from isolayer.debias.served_probability import ServedProbability, unfitted_curve
 from isolayer.debias.serving import Relevance, Serving
 from isolayer.errors import InputError
 from isolayer.grid import Grid, grid_or
-from isolayer.nn.context_ids import checked_ids
+from isolayer.nn.context_ids import checked_ids, id_column
 from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.inputs import context_sizes, module
 from isolayer.settings import choice, count, instance, number
@@ -330,7 +330,7 @@ class PositionDropout(PositionAsFeature):
         """The backbone over features and context; in training the context of some rows is hidden."""
         if self.training:
             hidden = torch.rand(len(features), device=features.device) < self.drop
-            context = {name: torch.where(hidden, -1, context[name]) for name in context}
+            context = {name: torch.where(hidden, -1, id_column(context, name)) for name in self.embedding.contexts}
         return super().represent(features, context)
 
 

@@ -139,7 +139,8 @@ class _ReadsDown(_ClickModel):
         start = _log_odds_against(torch.where(clicked, after_click, after_none), nothing)
         unseen = [torch.full_like(attraction[:, 0], nothing)]
         for log_slope, log_start in zip(slope[:, :-1].unbind(1), start[:, :-1].unbind(1), strict=True):
-            unseen.append(torch.logaddexp(unseen[-1] + log_slope, log_start))
+            both = torch.stack([unseen[-1] + log_slope, log_start])
+            unseen.append(both.logsumexp(0))  # unlike logaddexp it has second derivatives beside the log of 0
         return logsigmoid(attraction) + logsigmoid(-torch.stack(unseen, dim=1))
 
 
@@ -248,7 +249,8 @@ class UBM(_ClickModel):
 
     def _reading(self, hidden: Tensor, position: Tensor) -> list[Tensor]:
         """The row of each position in the table of examination."""
-        return [(position + 1).to(hidden.dtype).unsqueeze(1).expand(-1, len(self.tasks))]
+        dtype = torch.promote_types(hidden.dtype, torch.float32)  # half precision confuses positions
+        return [(position + 1).to(dtype).unsqueeze(1).expand(-1, len(self.tasks))]
 
     def _unconditional(self, *table: Tensor) -> Tensor:
         """Log probability of a click in each place, over all clicks above it."""

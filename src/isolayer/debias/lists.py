@@ -92,8 +92,10 @@ def _common_length(group: Tensor, order: Tensor | None) -> int:
     length = len(group) // max(len(ids), 1)
     if not length or not bool((lengths == length).all()) or len(torch.unique(ids)) < len(ids):
         return 0
-    in_order = order is None or bool((order.view(-1, length).diff(dim=1) >= 0).all())
-    return length if in_order else 0
+    if order is None:
+        return length
+    rows = order.view(-1, length)
+    return length if bool((rows[:, 1:] >= rows[:, :-1]).all()) else 0
 
 
 class Outputs(dict[str, Heads]):

@@ -17,7 +17,7 @@ from isolayer.debias.baselines import ContextTables, Mask, Naive, product_logit
 from isolayer.debias.lists import Lists
 from isolayer.debias.loss import Heads, Labels, stacked_labels, stacked_logits
 from isolayer.fitting.columns import numbers, refuse, some
-from isolayer.nn.context_ids import checked_ids
+from isolayer.nn.context_ids import checked_ids, id_column
 from isolayer.nn.whole_batch import weight_total
 from isolayer.settings import choice, number, text
 
@@ -134,7 +134,7 @@ class DualLearning(Naive):
         lists = Lists.of_context(context, self.group)
         relevance = self.relevance(self.represent(features, context))
         examination = self.examination(context)
-        top = self._first_rows(lists, context[self.feature])
+        top = self._first_rows(lists, id_column(context, self.feature))
         cost = torch.zeros_like(relevance)
         for one, other in ((relevance, examination), (examination, relevance)):
             first = other.new_zeros(lists.count, other.shape[1]).index_add(0, lists.row, top * other.detach())

@@ -48,7 +48,7 @@ def id_column(context: Mapping[str, Any] | Any, name: str, batch: int | None = N
             f"context {name!r}: expected ids of shape [{'batch' if batch is None else batch}], got {list(ids.shape)}; "
             "give one id per logit"
         )
-    return ids if ids.dtype in _INDICES else ids.long()
+    return ids if ids.dtype in _INDICES else _widened(ids, name)
 
 
 def _tensor(ids: Any, name: str) -> Tensor:
@@ -59,6 +59,14 @@ def _tensor(ids: Any, name: str) -> Tensor:
         return torch.tensor(ids, dtype=torch.int64)
     remedy = _add(name) if name == CURVE else "number the values from 0"
     raise InputError(f"context {name!r}: expected integer ids, got {shown(ids)}; {remedy}")
+
+
+def _widened(ids: Tensor, name: str) -> Tensor:
+    """Ids of another integer type, in one that torch can look up by."""
+    wide = ids.long()
+    if ids.dtype == torch.uint64 and not torch.compiler.is_compiling() and bool((wide < 0).any()):
+        raise InputError(f"context {name!r}: expected ids below 2**63, got larger ones; halve them first: ids // 2")
+    return wide
 
 
 def known_ids(ids: Tensor, size: int) -> Tensor:

@@ -164,7 +164,7 @@ class FrozenCurves(nn.Module):
         first = self.first
         logit = columns_of(logit, first.shape[1])
         if self.contexts:
-            first = first.index_select(0, slots(context, self.contexts, len(logit)))
+            first = first.index_select(0, slots(context, self.contexts, logit.shape[0]))
         return self._evaluate(logit, first)
 
     def at_every_context(self, logit: Tensor) -> Tensor:

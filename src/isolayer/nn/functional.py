@@ -123,7 +123,7 @@ def piecewise_linear(
     _check(x, knot_values, rows, grid, extrapolation)
     dtype = torch.promote_types(x.dtype, knot_values.dtype)
     exact = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    x, curves = x.to(exact), knot_values.to(exact)
+    x, curves = x.to(exact).contiguous(), knot_values.to(exact)
     if rows is not None and rows.shape != x.shape:
         x = _expanded(x, rows)
     if torch.compiler.is_compiling():

@@ -222,7 +222,7 @@ def columns_of(logit: Tensor, units: int) -> Tensor:
             f"logit: expected shape [batch] or [batch, {units}], got {list(logit.shape)}; "
             "give one column per unit, or one for all of them"
         )
-    return logit if logit.shape[1] == units else logit.expand(-1, units)
+    return logit.contiguous() if logit.shape[1] == units else logit.expand(-1, units)
 
 
 class IsotonicEmbedding(nn.Module):

@@ -37,6 +37,7 @@ from research.result import (
     by_seed,
     certain,
     estimate,
+    proportion,
     units_of,
 )
 
@@ -243,7 +244,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
         *(
             Part(
                 f"{name} has no significant lift (in fewer than a tenth of its tests)",
-                estimate(_significant(finished, arm)),
+                proportion(_significant(finished, arm)),
                 below=0.1,
             )
             for arm, name in NONE.items()

@@ -15,6 +15,7 @@ from typing import Any
 from research.claim import Claim, Documents, beyond_chance, figure
 from research.claims_of_alternatives import ALTERNATIVES
 from research.claims_of_debiasing import DEBIASING
+from research.claims_of_ours import OURS
 from research.claims_of_scope import SCOPE, UNTESTED
 from research.claims_of_tables import TABLES
 from research.result import VERDICTS, Held, outcome_of
@@ -27,11 +28,13 @@ every part is on the side that the claim says, **held in direction** when only t
 parts held and others did not, and **did not hold** when the mean of some part is on the other side and no part held. In
 brackets is how many parts held, held in direction only, and did not hold, and how many of the last are beyond chance,
 with the whole interval on the other side: the rest is undecided. Some parts ask for more than the paper says, such as
-closing 92% of the gap to a model that is trained on unbiased labels. The figures are that of the part by which the
-claim is named and, after "but" or "also", those of parts that contradict it: at least one of every study that has any.
-Click models (PBM, DBN), loggers, anchors and other terms are in the [glossary](glossary.md).
+closing 92% of the gap to a model that is trained on unbiased labels. Rows about the head are of the paper's own loss
+and wiring; what we changed has a table of its own, below. The figures are that of the part by which the claim is named
+and, after "but" or "also", those of parts that contradict it: at least one of every study that has any. Click models
+(PBM, DBN), loggers, anchors and other terms are in the [glossary](glossary.md).
 """
-CLAIMS = (*TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
+PAPERS = (*TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
+CLAIMS = (*PAPERS, *OURS)
 NOT_RUN, ANEW = "not run", "No explanation is written for this outcome."
 DIRECTION = "All means are on the claimed side; the interval of {some} of {all} parts reaches the other."
 MOST = 4  # parts shown that speak against a claim, unless more studies than that have one
@@ -96,19 +99,27 @@ def claims_page(out: str | Path) -> str:
     >>> print(claims_page("a folder nobody has").splitlines()[0])
     # What holds and what does not
     """
-    lines = [_HEAD, "| the paper says | our world | outcome | figure | why |", "|---" * 5 + "|"]
     names = dict.fromkeys(study for claim in CLAIMS for study in claim.studies)
     paths = {name: Path(out) / f"{name}.json" for name in names}
     documents = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
-    lines += [row(claim, documents) for claim in CLAIMS]
+    lines = [_HEAD, *_begin("the paper says"), *(row(claim, documents) for claim in PAPERS)]
     lines += [f"| {says} ({where}) | | **not tested** | | {why} |" for says, where, why in UNTESTED]
-    return "\n".join([*lines, "", _FOOT])
+    lines += ["", _LISTING, _ADDED, *_begin("we say"), *(row(claim, documents) for claim in OURS)]
+    return "\n".join(lines) + "\n"
+
+
+def _begin(first: str) -> tuple[str, str]:
+    return f"| {first} | our world | outcome | figure | why |", "|---" * 5 + "|"
 
 
 def _figure(part: dict[str, Any]) -> str:
     return f"{part['says']}: {figure(part)}, must be {part['must']}"
 
 
-_FOOT = """The paper's listing of the layer (appendix C) does not parse as printed: in the assignment of `delta` a
+_LISTING = """The paper's listing of the layer (appendix C) does not parse as printed: in the assignment of `delta` a
 bracket closes one line too early. What we call "as the paper lists it" is our reading of it.
+"""
+_ADDED = """## What we add
+
+The same of what is not in the paper, so that nothing of it counts for the paper or against it.
 """

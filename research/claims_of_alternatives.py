@@ -48,31 +48,30 @@ ALTERNATIVES = (
         "off-policy",
         ("they err less than weights by position alone (position bias",),
         "Where position bias is what propensities assume: the value of new rankings by weights per position against "
-        "our curves; and how much nDCG of rankers learned with propensities varies over seeds.",
+        "that by our curves. Judged by error, of which variance is one part.",
         {
-            HELD: "A propensity of a rare position divides by little.",
-            PARTLY: "Weights by estimated propensities err more than our curves do (bias included), and rankings "
-            "learned with them vary more over seeds than those of the dual head with our detached anchor; but less "
-            "than those of a model that does nothing about bias, so their variance is no reason to leave bias in.",
+            HELD: "Weights by estimated propensities err more than our curves do. Part of that is bias: variance alone "
+            "is not judged, which would need many logs of one world.",
+            PARTLY: "Weights by estimated propensities err more than our curves do for one of the new rankings. "
+            "Variance alone is not judged.",
         },
-        compared=compared.propensities_vary,
-        also={"debias-benchmark": ()},
     ),
     Claim(
         "Position as a feature suffers from the shift at serving, where the position is not known",
         "section 2",
-        "debias-benchmark",
-        ("above position as feature",),
-        "Position 0 is given at serving; judged by how the head ranks against it, with our detached anchor and with "
-        "the paper's joint loss.",
+        "debias-variants",
+        (),
+        "Position 0 is given at serving; judged by how the head with the paper's joint loss ranks against it. Position "
+        "as a feature has its best of six settings, the joint loss the paper's weights.",
         {
             HELD: "A network may mix position with other features, and then one position serves for all.",
-            PARTLY: "It ranks below the head with our detached anchor, but above the head with the paper's joint loss: "
-            "what the shift costs here is less than what that loss leaves in.",
+            PARTLY: "What the shift costs here is in some worlds less than what the joint loss leaves in.",
+            NOT: "What the shift costs here is less than what the joint loss leaves in. The head with our detached "
+            "anchor ranks above it: the second table.",
         },
         compared=compared.joint_above_position_as_feature,
         tells=compared.position_as_feature_closes,
-        also={"debias-variants": ()},
+        also={"debias-benchmark": ()},
     ),
     Claim(
         "A static propensity, Platt scaling or isotonic regression per task cannot fit the surface of task, position, "
@@ -81,7 +80,7 @@ ALTERNATIVES = (
         "per-task-isotonic",
         _ONE_PER_TASK,
         "Twelve tasks whose curves differ by position and device; learned curves against the true ones; the value of "
-        "new rankings by weights per position.",
+        "new rankings by weights per position where bias does not multiply all chances alike (trust).",
         {
             HELD: "One curve per task averages over positions and devices, and a weight per position is right only "
             "where bias multiplies all chances alike. But Platt scaling with a model per task and context does fit "
@@ -92,7 +91,7 @@ ALTERNATIVES = (
         },
         also={
             "learned-curves": ("curves of every combination",),
-            "off-policy": ("they err less than weights by position alone",),
+            "off-policy": ("they err less than weights by position alone (trust",),
         },
     ),
     Claim(
@@ -126,11 +125,12 @@ ALTERNATIVES = (
         "section 5.6",
         "offline-debiasing",
         (),
-        "The same feed. Hiding the position more often makes serving more like training: if that mismatch is the "
-        "reason, it must help.",
+        "The same feed. Hiding the position more often makes serving more like training: if that mismatch were the "
+        "whole reason, it must help. The paper names a second one, that high rates degrade calibration by position.",
         {
-            PARTLY: "On the log it does help, but by true relevance it harms. What else decides it is not tested.",
-            NOT: "It does not help. What else decides it is not tested.",
+            PARTLY: "On the log it does help, but by true relevance it harms, so the mismatch is not the whole reason. "
+            "Which other one it is, is not tested.",
+            NOT: "It does not help, so the mismatch is not the whole reason. Which other one it is, is not tested.",
         },
         compared=compared.rarely_hidden,
     ),

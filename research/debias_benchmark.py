@@ -53,7 +53,6 @@ from research.result import (
     Row,
     Unit,
     by_seed,
-    certain,
     estimate,
     first_seed,
     units_of,
@@ -82,6 +81,7 @@ SEEDS, FEWER_SEEDS = 10, 4
 LISTS, QUICK_LISTS = 15_000, 1_000  # traffic is as long as the log, so that the diagnosis has its power
 TEST_LISTS = 4_000
 OURS, ADVISED, UNBIASED = "dual head", "dual head, advised alpha", "unbiased labels"
+BEHIND = 0.002  # as much as a joint loss may be behind a detached anchor in `debias_variants`
 OTHERS = tuple(method for method in METHODS if not method.startswith(OURS))
 
 
@@ -257,7 +257,7 @@ def _ranking(finished: Sequence[Finished], name: str, methods: Sequence[str]) ->
     rows.append(Row(f"{name}: {OURS}", f"nDCG@10 above the best other method, {best}", behind, digits=4))
     parts = [
         Part(f"the dual head closes at least 92% of the gap ({name})", shares[OURS], above=0.92),
-        Part(f"it is within its interval of the best method, or above it ({name})", certain(behind.upper), above=0.0),
+        Part(f"it is at most {BEHIND} nDCG behind the best other method ({name})", behind, above=-BEHIND),
         Part(f"no warning ({name})", _share(finished, name, fires=False), above=0.999),
     ]
     return rows, parts + [_beats(finished, name, baseline) for baseline in OTHERS]

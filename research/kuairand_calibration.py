@@ -90,7 +90,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
     )
     parts = tuple(
         Part(f"{NAMES[metric]} no worse than {method}", _minus(found, method, metric), below=_SLACK)
-        for metric in ("log_loss", "ece_by_tab")
+        for metric in ("log_loss", "ece_by_tab", "oe_error")
         for method in found["ours_minus"]
         if method.endswith("by tab")
     )

@@ -205,10 +205,13 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             estimate(by_seed(finished, "mild", "inference head 0")),
             above=1,
         ),
-        Part(
-            "the debiased model over-predicts at position 6",
-            estimate(by_seed(finished, "mild", "inference head 6")),
-            below=1,
+        *(
+            Part(
+                f"the debiased model over-predicts at position {position}",
+                estimate(by_seed(finished, "mild", f"inference head {position}")),
+                below=1,
+            )
+            for position in (6, 3, 10)
         ),
         Part(
             "the isotonic head, told the position, is nearer to 1 over positions 0-3 and 6",

@@ -25,7 +25,7 @@ not hold.
 The data are simulated unless a study says otherwise, so signs and order may be compared with the paper's, and sizes may
 not; not all signs agree. Intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those
 reported. Intervals of studies on real data are over resampled users, queries or rows, and over seeds where something is
-trained from one.
+trained from one; but those of lattices are over seeds only, and those of real tasks over tasks.
 
 [What holds and what does not](claims.md) goes through the paper claim by claim.
 """

@@ -72,9 +72,7 @@ class Experiment:
 
 EXPERIMENTS = (
     Experiment("expressiveness", "Expressive power: y = x^2 and a target that falls (figure 2)", "expressiveness"),
-    Experiment(
-        "stated-numbers", "The paper's numbers on clipping and buckets, worked out (section 3.2)", "stated_numbers"
-    ),
+    Experiment("stated-numbers", "What the paper states of clipping, buckets and O/E, worked out", "stated_numbers"),
     Experiment("ranking-ties", "What the steps of isotonic regression cost in ranking (section 2)", "ranking_ties"),
     Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
     Experiment("separate-layer", "A layer learned apart or jointly, under shift (section 3.2)", "separate_layer"),

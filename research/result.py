@@ -117,6 +117,23 @@ def estimate(values: ArrayLike, *, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half, len(column))
 
 
+def proportion(shares: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """The mean of shares, one per seed, with the exact (Clopper-Pearson) interval of that many of as many trials.
+
+    Unlike a t-interval it is not empty where all shares are 0 or all are 1. What shares a seed counts as one trial.
+
+    >>> none = proportion([0.0] * 6)
+    >>> none.value, none.lower, round(none.upper, 3)
+    (0.0, 0.0, 0.459)
+    """
+    column = np.asarray(shares, dtype=np.float64)
+    hits, trials, tail = float(column.sum()), len(column), (1 - level) / 2
+    quantile = need("scipy.special").betaincinv
+    lower = float(quantile(hits, trials - hits + 1, tail)) if hits > 0 else 0.0
+    upper = float(quantile(hits + 1, trials - hits, 1 - tail)) if hits < trials else 1.0
+    return Estimate(hits / trials, lower, upper, trials)
+
+
 def certain(value: float) -> Estimate:
     """A number without chance in it.
 

@@ -1,9 +1,11 @@
-"""Numbers that the paper states of the layer's defaults, worked out: the footnote on clipping, and the buckets.
+"""What the paper states and can be worked out: the footnote on clipping, the number of buckets, and a remark on O/E.
 
 The footnote of section 3.2 says that beyond logits of -17 and 8 "both the output probability and its gradient change by
 less than 1e-4 per unit change" of the logit. The largest change over one unit is looked for beyond either end. Section
 5.7 counts about 125 buckets; section 3.2 has a default width of .05 and a formula for their number, the listing of
-appendix C a width of .2. Nothing here is left to chance.
+appendix C a width of .2. Appendix A remarks that O/E near 1 at every position says nothing of ranking, since predicting
+the mean rate of each position reaches it: rates of relevances and positions under position bias show both. Nothing here
+is left to chance.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ from research.result import Finished, Numbers, Part, Result, Row, Unit, certain
 
 CLAIM = (
     "Beyond logits of -17 and 8 the probability and its gradient change by less than 1e-4 per unit, so that clipping "
-    "there changes next to nothing; the layer has about 125 buckets."
+    "there changes next to nothing; the layer has about 125 buckets; and O/E of 1 at every position needs no "
+    "discrimination."
 )
-PAPER = "section 3.2, footnote: sigma'(8) = 3.35e-4, sigma(-17) = 4.1e-8, width .05; section 5.7: about 125 buckets"
+PAPER = (
+    "section 3.2, footnote: sigma'(8) = 3.35e-4, sigma(-17) = 4.1e-8, width .05; section 5.7: about 125 buckets; app. A"
+)
 LOWER, UPPER = -17.0, 8.0
 WIDTH, LISTED = 0.05, 0.2  # of a bucket: section 3.2, and the listing of appendix C
 LITTLE = 1e-4
@@ -78,7 +83,25 @@ def run_unit(unit: Unit) -> Numbers:
         for end, side in ((LOWER, -1), (UPPER, 1))
     }
     numbers |= {f"slope {end:g}": gradient(end) for end in (LOWER, UPPER)}
-    return numbers | {"clipped": 1 - sigmoid(UPPER), "default": buckets(WIDTH), "listed": buckets(LISTED)}
+    numbers |= {"clipped": 1 - sigmoid(UPPER), "default": buckets(WIDTH), "listed": buckets(LISTED)}
+    return numbers | mean_rates()
+
+
+def mean_rates() -> Numbers:
+    """How far O/E is from 1 if the mean rate of each position is predicted, and how well that ranks a position's items.
+
+    >>> mean_rates()
+    {'off': 0.0, 'auc': 0.5}
+    """
+    relevance, examined = np.linspace(0.01, 0.99, 99), 1 / np.arange(1, 11)
+    rate = np.outer(examined, relevance)  # [positions, items]
+    predicted = np.broadcast_to(rate.mean(1, keepdims=True), rate.shape)
+    above, tied = (compare(predicted[0][:, None], predicted[0][None, :]) for compare in (np.greater, np.equal))
+    pairs = np.outer(rate[0], 1 - rate[0])  # chance that the one is clicked and the other is not
+    return {
+        "off": float(np.abs(rate.sum(1) / predicted.sum(1) - 1).max().round(12)),
+        "auc": float((pairs * (above + tied / 2)).sum() / pairs.sum()),
+    }
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
@@ -99,6 +122,14 @@ def summarise(finished: Sequence[Finished]) -> Result:
         parts.append(
             Part(f"buckets of width {width:g} from -17 to 8 are about 125", count, above=125 - NEAR, below=125 + NEAR)
         )
+    rows.append(Row("mean rate of each position", "largest abs(O/E - 1)", certain(found["off"])))
+    rows.append(Row("mean rate of each position", "AUC within a position", certain(found["auc"])))
+    parts += [
+        Part(
+            "predicting the mean rate of each position has O/E of 1 at all of them", certain(found["off"]), below=1e-9
+        ),
+        Part("and puts no items of a position in order (AUC - 1/2)", certain(found["auc"] - 0.5), -1e-9, 1e-9),
+    ]
     curves = [
         {"logit": UPPER + at, "curve": name, "change": change}
         for name, curve in CURVES.items()

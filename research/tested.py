@@ -7,8 +7,8 @@ TESTED = {
         "The layer is trained on y = x^2 and on a curve that falls at the end, and compared with the best monotone fit."
     ),
     "stated-numbers": (
-        "Numbers that the paper states of the layer's default range and buckets are worked out and compared with what "
-        "it says."
+        "What the paper states of the layer's default range and buckets, and of O/E, is worked out and compared with "
+        "what it says."
     ),
     "ranking-ties": (
         "Isotonic regression and the layer are fitted to the same rows, and compared on others by how many pairs they "
@@ -58,8 +58,9 @@ TESTED = {
         "For a year every model predicts each day before it learns from it, while position bias grows or fades."
     ),
     "debias-benchmark": (
-        "Rankers are trained on biased clicks by many methods, each with the best of six settings, found on another "
-        "seed, and compared by nDCG against the true relevance that the simulator knows."
+        "Rankers are trained on biased clicks by the dual head with its defaults and by many other methods, each with "
+        "the best of six settings, found on another seed, and compared by nDCG against the true relevance that the "
+        "simulator knows."
     ),
     "debias-variants": (
         "Variants of the dual head are trained on biased clicks in the same worlds and compared by nDCG against true "
@@ -73,7 +74,8 @@ TESTED = {
         "Boosted trees are trained on biased clicks in six ways and compared by nDCG against true relevance."
     ),
     "debias-tuning": (
-        "The settings of every method of the debiasing benchmark are tried on seeds that no figure is reported on."
+        "Six settings of every method of the debiasing benchmark but the dual head, which has its defaults, are tried "
+        "on seeds that no figure is reported on."
     ),
     "lattice": (
         "Five learners predict an outcome that rises with two inputs, and are compared by log loss and by how often "

@@ -174,8 +174,22 @@ def test_comparisons_between_studies_are_of_their_numbers():
     documents["debias-benchmark"]["rows"] += rows("nDCG@10", **{"dual head": mean(0.7, 0.01)})
     told = compared.informed(documents)
     assert "fires under 3 of 4 seeds and the dual head ranks below naive (0.7000 against 0.8000)" in told
-    assert compared.papers_debias({}) == compared.best_rate({}) == compared.propensities_vary({}) == []
-    assert compared.debiasing({}) == compared.rates({}) == ""
+    assert compared.papers_debias({}) == compared.best_rate({}) == compared.joint_calibrated({}) == []
+    assert compared.graded_and_informed({}) == compared.rates({}) == ""
+
+
+def test_calibration_of_the_joint_loss_is_judged_against_what_is_allowed():
+    def errors(plain, ours):
+        means = {"beta 0": plain, "beta 0.7": ours}
+        rows = [
+            {"name": f"{beta}, joint, some overlap", "metric": "ECE on the log", "ours": estimate(values)._asdict()}
+            for beta, values in means.items()
+        ]
+        return compared.joint_calibrated({"loss-weights": {"rows": rows}})[0]
+
+    assert errors([1.0, 1.01, 0.99], [1.1, 1.11, 1.09]).held == "held"
+    assert errors([1.0, 1.01, 0.99], [1.3, 1.31, 1.29]).held == "did not hold"
+    assert errors([1.0, 1.2, 0.8], [1.0, 1.2, 0.8]).held == "held in direction"
 
 
 def test_the_difference_of_two_means_has_the_interval_of_welch():

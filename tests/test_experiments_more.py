@@ -161,11 +161,35 @@ def test_notifications_pay_where_the_chance_is_right():
 
 
 def test_per_task_verdict():
-    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1}
+    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1, "Platt": 0.6}
     assert outcome(per_task_isotonic, good).held == "held"
-    assert len(lost(outcome(per_task_isotonic, good | {"layer": 0.6}))) == 16
+    assert len(lost(outcome(per_task_isotonic, good | {"layer": 0.7}))) == 16 + 2 + 1  # the additive head, and Platt
     flat = outcome(per_task_isotonic, {"Platt, one per task ndcg": 0.9} | good)
     assert lost(flat) == ["Platt, one per task is flat or worse in ranking"]
+    with_more_rows = outcome(per_task_isotonic, {"raw model, both logs ndcg": 0.95} | good)
+    assert lost(with_more_rows) == ["the inference head ranks better"]
+
+
+def test_platt_is_too_restrictive_or_is_not():
+    layer = {"layer": 0.1, "inference head ndcg": 0.9, "ndcg": 0.8}
+    at_both = lost(outcome(per_task_isotonic, layer | {"isotonic, one per task": 0.5, "Platt": 0.4}))
+    assert at_both == [
+        f"too restrictive: Platt, {each} has higher NE than isotonic, {each}"
+        for each in ("one per task", "one per task and context")
+    ]
+    by_context = {"isotonic, one per task and context": 0.7, "isotonic, one per task": 0.5, "Platt": 0.6}
+    assert lost(outcome(per_task_isotonic, layer | by_context)) == at_both[1:]
+
+
+def test_an_additive_head_is_compared_and_not_judged_in_place_of_the_head():
+    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "Platt": 0.6, "layer": 0.1}
+    better = lost(outcome(per_task_isotonic, {"isotonic head, additive": 0.05} | good))
+    assert better == [f"a curve per combination has lower {what} than an additive head" for what in ("NE", "O/E error")]
+    result = outcome(per_task_isotonic, {"isotonic head, additive": 0.9} | good)
+    assert result.held == "held"
+    assert [row.ours.value for row in result.rows if row.name == "isotonic head, additive"][:2] == pytest.approx(
+        [0.9] * 2
+    )
 
 
 def test_separate_layer_verdict():

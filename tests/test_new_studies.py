@@ -125,6 +125,25 @@ def test_off_policy_verdict_goes_either_way():
     assert any("weights by position alone" in says for says in by_position)
 
 
+def test_the_note_on_off_policy_tells_bias_from_noise_where_curves_miss():
+    def biased(setting, key):
+        if setting == "trust bias" and key == "worse curves, learned error":
+            return 0.07
+        if key.endswith("bias"):
+            return -0.06 if "curves, learned" in key else -5e-7 if "true" in key else 0.2
+        return 0.97 if key.endswith("covered") else 0.01
+
+    def noisy(setting, key):
+        return -5e-7 if key.endswith("bias") else biased(setting, key)  # of two seeds, on average 0
+
+    note = off_policy.summarise(done(off_policy, biased)).note
+    assert note.count("Learned curves miss 5%") == 1
+    assert "miss 5% under trust bias for the worse ranking: they err by 7.0% and are biased (-6.0% [" in note
+    assert "the true propensities err by 1.0% and are not biased beyond chance (" in note
+    assert "they err by 7.0% and are not biased beyond chance (" in off_policy.summarise(done(off_policy, noisy)).note
+    assert "miss" not in off_policy.summarise(done(off_policy, lambda s, k: 0.01)).note
+
+
 def test_true_propensities_value_a_ranking_without_bias():
     world = off_policy.debias_feed("position", seed=3)
     log = world.log(8_000, seed=1)

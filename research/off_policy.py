@@ -221,10 +221,32 @@ def _note(finished: Sequence[Finished]) -> str:
     for world in BIASES:
         share = [float(by_seed(finished, world, f"better {method} covered").mean()) for method in (CURVES, TRUE)]
         told.append(f"{share[0]:.0%} and {share[1]:.0%} under {world}")
-    return (
+    covered = (
         "Intervals of the better ranking's value cover the truth, with learned curves and with the simulator's own "
         f"chances, {' and '.join(told)}."
     )
+    return " ".join([covered, *_misses(finished)])
+
+
+def _misses(finished: Sequence[Finished]) -> list[str]:
+    """Where learned curves err by more than asked: by bias or by chance, and what the true propensities do there."""
+    told = []
+    for world in BIASES:
+        for policy in POLICIES:
+            if _found(finished, world, f"{policy} {CURVES} error").value > WITHIN:
+                curves, true = (_kind(finished, world, policy, method) for method in (CURVES, TRUE))
+                told.append(
+                    f"Learned curves miss {WITHIN:.0%} under {world} for the {policy} ranking: they {curves}; the "
+                    f"true propensities {true}."
+                )
+    return told
+
+
+def _kind(finished: Sequence[Finished], world: str, policy: str, method: str) -> str:
+    error, bias = (_percent(_found(finished, world, f"{policy} {method} {key}")) for key in ("error", "bias"))
+    sure = bias.lower > 0 or bias.upper < 0
+    biased = "are biased" if sure else "are not biased beyond chance"
+    return f"err by {error.value:.1f}% and {biased} ({bias.value:+.1f}% [{bias.lower:+.1f}, {bias.upper:+.1f}])"
 
 
 def chart(series: dict[str, Any]) -> Any:

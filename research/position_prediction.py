@@ -25,7 +25,7 @@ from isolayer.debias import DualHead, PositionPredictor
 from isolayer.simulate import debias_feed
 from research.charts import intervals
 from research.loop import WIDTH, as_log, network, train
-from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
+from research.result import Estimate, Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 
 CLAIM = (
     "Predicting the position, and soft-attention pooling over position embeddings, bridges the exposure gap between "
@@ -40,7 +40,23 @@ WORLDS: dict[str, tuple[Any, bool]] = {
 }
 CONTEXTS = {"position": 10, "device": 3}
 CURVE, PAPERS, DEFAULT = "served curve", "embeddings, P(c | r)", "probabilities, P(c | x)"
-METHODS = (CURVE, DEFAULT, "embeddings, P(c | x)", "probabilities, P(c | r)", PAPERS)
+EMBEDDINGS_X, PROBABILITIES_R = "embeddings, P(c | x)", "probabilities, P(c | r)"
+METHODS = (CURVE, DEFAULT, EMBEDDINGS_X, PROBABILITIES_R, PAPERS)
+POOLED = {
+    EMBEDDINGS_X: "pooling embeddings by positions predicted from the features",
+    DEFAULT: "averaging probabilities by these",
+    PAPERS: "pooling embeddings by positions predicted from relevance alone, as the paper writes it,",
+    PROBABILITIES_R: "averaging probabilities by those",
+}
+_FROM_X = "by positions from the features have a lower log loss than"
+PARTS = (  # what is said, by which figure, and of which two methods the first has the lower one
+    ("the paper's pooling has a lower log loss than the served curve", "loss", PAPERS, CURVE),
+    ("the paper's pooling is closer by the logger's feature than the served curve", "by feature", PAPERS, CURVE),
+    (f"embeddings pooled {_FROM_X} the served curve", "loss", EMBEDDINGS_X, CURVE),
+    (f"embeddings pooled {_FROM_X} by those from relevance", "loss", EMBEDDINGS_X, PAPERS),
+    (f"probabilities averaged {_FROM_X} by those from relevance", "loss", DEFAULT, PROBABILITIES_R),
+    ("averaged probabilities are closer by the logger's feature than the served curve", "by feature", DEFAULT, CURVE),
+)
 METRICS = {"loss": "log loss", "ece": "ECE", "by feature": "field-level calibration error by the logger's feature"}
 
 
@@ -94,32 +110,48 @@ def summarise(finished: Sequence[Finished]) -> Result:
     parts = [
         Part(f"{says} ({world})", _gain(finished, world, metric, name, other), above=0.0)
         for world in WORLDS
-        for says, metric, name, other in (
-            ("the paper's pooling has a lower log loss than the served curve", "loss", PAPERS, CURVE),
-            (
-                "the paper's pooling is closer by the logger's feature than the served curve",
-                "by feature",
-                PAPERS,
-                CURVE,
-            ),
-            ("positions from the features have a lower log loss than from relevance", "loss", DEFAULT, PAPERS),
-            (
-                "averaged probabilities are closer by the logger's feature than the served curve",
-                "by feature",
-                DEFAULT,
-                CURVE,
-            ),
-        )
+        for says, metric, name, other in PARTS
     ]
     series = [
         {"setting": world, "method": name, **one._asdict()}
         for (world, metric, name), one in found.items()
         if metric == "loss"
     ]
-    return Result(tuple(rows), tuple(parts), {"loss": series}, "The ranking is the same in all of them.")
+    return Result(tuple(rows), tuple(parts), {"loss": series}, _note(finished))
 
 
-def _gain(finished: Sequence[Finished], world: str, metric: str, name: str, other: str) -> Any:
+def _note(finished: Sequence[Finished]) -> str:
+    told = []
+    for name, says in POOLED.items():
+        found = [_gain(finished, world, "loss", name, CURVE) for world in WORLDS]
+        told.append(f"{says} {_changed(found)}")
+    return (
+        f"Against the served curve, {'; '.join(told)}. Relevance, by which items are ranked, is learned alike in all "
+        "of them: only the probability differs."
+    )
+
+
+def _changed(gains: Sequence[Estimate]) -> str:
+    """In how many worlds a gain lowers the log loss, or raises it, and by how much on average.
+
+    >>> _changed([Estimate(0.01, 0.005, 0.015, 6), Estimate(0.02, -0.01, 0.05, 6)])
+    'lowers the log loss in 2 of 2 worlds, 1 beyond chance (by 0.0100 to 0.0200)'
+    """
+    told = []
+    for verb, sign in (("lowers", 1), ("raises", -1)):
+        here = [one for one in gains if sign * one.value > 0]
+        if here:
+            sure = sum(min(sign * one.lower, sign * one.upper) > 0 for one in here)
+            least, most = (end(abs(one.value) for one in here) for end in (min, max))
+            beyond = "all" if sure == len(here) else sure or "none"
+            told.append(
+                f"{verb} the log loss in {len(here)} of {len(gains)} worlds, {beyond} beyond chance (by {least:.4f} to "
+                f"{most:.4f})"
+            )
+    return " and ".join(told) or "leaves the log loss as it is"
+
+
+def _gain(finished: Sequence[Finished], world: str, metric: str, name: str, other: str) -> Estimate:
     """How much lower a figure is than another method's."""
     return estimate(by_seed(finished, world, f"{metric} {other}") - by_seed(finished, world, f"{metric} {name}"))
 

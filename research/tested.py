@@ -20,7 +20,7 @@ TESTED = {
     ),
     "separate-layer": (
         "A network and a layer with one curve per device are trained together, or the layer apart on held-out rows; "
-        "then the world moves, and the losses of both are compared."
+        "then the world moves, and what the move adds to the loss of either is compared."
     ),
     "offline-debiasing": (
         "Models are trained on a simulated log with position bias and compared on another log by AUC and NE, and "

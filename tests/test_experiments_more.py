@@ -164,19 +164,80 @@ def test_notifications_pay_where_the_chance_is_right():
 
 
 def test_per_task_verdict():
-    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1}
+    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1, "Platt": 0.6}
     assert outcome(per_task_isotonic, good).held == "held"
-    assert len(lost(outcome(per_task_isotonic, good | {"layer": 0.6}))) == 16
+    assert len(lost(outcome(per_task_isotonic, good | {"layer": 0.7}))) == 16 + 2 + 1  # the additive head, and Platt
     flat = outcome(per_task_isotonic, {"Platt, one per task ndcg": 0.9} | good)
     assert lost(flat) == ["Platt, one per task is flat or worse in ranking"]
+    with_more_rows = outcome(per_task_isotonic, {"raw model, both logs ndcg": 0.95} | good)
+    assert lost(with_more_rows) == ["the inference head ranks better"]
+
+
+def test_platt_is_too_restrictive_or_is_not():
+    layer = {"layer": 0.1, "inference head ndcg": 0.9, "ndcg": 0.8}
+    at_both = lost(outcome(per_task_isotonic, layer | {"isotonic, one per task": 0.5, "Platt": 0.4}))
+    assert at_both == [
+        f"too restrictive: Platt, {each} has higher NE than isotonic, {each}"
+        for each in ("one per task", "one per task and context")
+    ]
+    by_context = {"isotonic, one per task and context": 0.7, "isotonic, one per task": 0.5, "Platt": 0.6}
+    assert lost(outcome(per_task_isotonic, layer | by_context)) == at_both[1:]
+
+
+def test_an_additive_head_is_compared_and_not_judged_in_place_of_the_head():
+    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "Platt": 0.6, "layer": 0.1}
+    better = lost(outcome(per_task_isotonic, {"isotonic head, additive": 0.05} | good))
+    assert better == [f"a curve per combination has lower {what} than an additive head" for what in ("NE", "O/E error")]
+    result = outcome(per_task_isotonic, {"isotonic head, additive": 0.9} | good)
+    assert result.held == "held"
+    assert [row.ours.value for row in result.rows if row.name == "isotonic head, additive"][:2] == pytest.approx(
+        [0.9] * 2
+    )
+
+
+def shifted(losses):
+    """The verdict on separate layers whose losses, ``(apart, joint)``, depend on what moves alone."""
+    done = []
+    for unit in separate_layer.units(True, 2):
+        apart, joint = losses[separate_layer.SETTINGS[unit.setting].moves]
+        numbers = {"joint, then apart": apart, "apart": apart, "joint": joint}
+        done.append(Finished(unit, Anything(unit.seed, numbers)))
+    return separate_layer.summarise(done)
 
 
 def test_separate_layer_verdict():
-    apart = {"apart loss": 1.0, "joint loss": 2.0}
-    assert outcome(separate_layer, {"joint, then apart": 3.0} | apart).held == "held"
-    assert lost(outcome(separate_layer, apart | {"joint loss": 0.5})) == [
-        f"{name}: a layer learned apart has lower loss than a joint one" for name in separate_layer.SHIFTED
+    # worse at every level, and yet the shift costs it less
+    robust = shifted({"": (5.0, 1.0), "rates": (9.0, 7.0), "features": (6.0, 3.0)})
+    assert robust.held == "held"
+    assert "lower beyond chance for apart than for joint in 0." in robust.note
+    # better at every level, and yet the shift costs it more
+    fragile = shifted({"": (1.0, 5.0), "rates": (3.0, 6.0), "features": (3.0, 4.0)})
+    assert lost(fragile) == [
+        f"{name}: the shift costs a layer learned apart less than a joint one" for name in separate_layer.SHIFTED
     ]
+    assert "lower beyond chance for apart than for joint in 8." in fragile.note
+
+
+def test_robustness_is_the_difference_of_differences():
+    result = shifted({"": (5.0, 1.0), "rates": (9.0, 7.0), "features": (6.0, 3.0)})
+    found = {part.says.partition(":")[0]: part.estimate.value for part in result.parts}
+    assert found == pytest.approx({name: -2.0 if "rates" in name else -1.0 for name in separate_layer.SHIFTED})
+    assert {separate_layer.still(name) for name in separate_layer.SHIFTED} == set(separate_layer.SETTINGS) - set(
+        separate_layer.SHIFTED
+    )
+
+
+def test_old_rows_train_what_no_shift_trains(monkeypatch):
+    given = {}
+    for name in ("over-fitted, no shift", "over-fitted, rates move, old rows", "over-fitted, rates move, new rows"):
+        monkeypatch.setattr(
+            separate_layer, "predicted", lambda early, late, *rest, name=name: given.update({name: (early, late)}) or {}
+        )
+        separate_layer.run_unit(Unit(0, name, quick=True))
+    still, old, new = given.values()
+    for one, other in zip(still, old, strict=True):
+        assert all(np.array_equal(one[key], other[key]) for key in one)
+    assert not np.array_equal(still[1]["click"], new[1]["click"])
 
 
 def test_the_true_probabilities_have_no_loss_above_the_best_and_others_do():

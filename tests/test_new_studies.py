@@ -16,6 +16,7 @@ from research import (
     lattice_peer,
     loss_weights,
     off_policy,
+    position_prediction,
     real_tasks,
     segments,
 )
@@ -79,6 +80,39 @@ def test_the_logs_of_a_setting_are_those_of_its_feed():
             assert all(np.array_equal(mine.columns[name], theirs.columns[name]) for name in mine.columns)
 
 
+def pooled(losses, curve=0.3):
+    """The verdict on predicted positions whose every figure is that of the method, or that of the served curve."""
+    number = {f"{metric} {name}": value for name, value in losses.items() for metric in position_prediction.METRICS}
+    return position_prediction.summarise(done(position_prediction, lambda setting, key: number.get(key, curve)))
+
+
+def test_position_prediction_verdict_goes_either_way():
+    from_x = {"embeddings, P(c | x)": 0.2, "probabilities, P(c | x)": 0.1}
+    assert pooled(from_x | {"embeddings, P(c | r)": 0.25}).held == "held"
+    papers = pooled(from_x | {"embeddings, P(c | r)": 0.4, "probabilities, P(c | r)": 0.31})
+    assert {says.partition(" (")[0] for says in lost(papers)} == {
+        "the paper's pooling has a lower log loss than the served curve",
+        "the paper's pooling is closer by the logger's feature than the served curve",
+    }
+    relevance = lost(
+        pooled({"embeddings, P(c | r)": 0.2, "embeddings, P(c | x)": 0.25, "probabilities, P(c | x)": 0.1})
+    )
+    assert {says.partition(" (")[0] for says in relevance} == {
+        "embeddings pooled by positions from the features have a lower log loss than by those from relevance"
+    }  # like is compared with like: the pooling is the same
+
+
+def test_the_note_on_predicted_positions_says_which_of_them_hurt():
+    losses = {"embeddings, P(c | x)": 0.2, "probabilities, P(c | x)": 0.1, "embeddings, P(c | r)": 0.4}
+    note = pooled(losses | {"probabilities, P(c | r)": 0.31}).note
+    assert "from the features lowers the log loss in 4 of 4 worlds, all beyond chance (by 0.1000" in note
+    assert "averaging probabilities by these lowers the log loss in 4 of 4" in note
+    assert "as the paper writes it, raises the log loss in 4 of 4 worlds, all beyond chance (by 0.1000" in note
+    assert "averaging probabilities by those raises the log loss in 4 of 4 worlds, all beyond chance (by 0.0100" in note
+    other = pooled(losses | {"probabilities, P(c | r)": 0.29}).note
+    assert "averaging probabilities by those lowers the log loss" in other
+
+
 def test_off_policy_verdict_goes_either_way():
     def good(setting, key):
         return 0.97 if key.endswith("covered") else 0.01 if "curves, learned" in key else 0.2
@@ -89,6 +123,25 @@ def test_off_policy_verdict_goes_either_way():
     assert all("cover" in says for says in lost(narrow))
     by_position = lost(off_policy.summarise(done(off_policy, lambda s, k: 0.001 if "by position" in k else good(s, k))))
     assert any("weights by position alone" in says for says in by_position)
+
+
+def test_the_note_on_off_policy_tells_bias_from_noise_where_curves_miss():
+    def biased(setting, key):
+        if setting == "trust bias" and key == "worse curves, learned error":
+            return 0.07
+        if key.endswith("bias"):
+            return -0.06 if "curves, learned" in key else -5e-7 if "true" in key else 0.2
+        return 0.97 if key.endswith("covered") else 0.01
+
+    def noisy(setting, key):
+        return -5e-7 if key.endswith("bias") else biased(setting, key)  # of two seeds, on average 0
+
+    note = off_policy.summarise(done(off_policy, biased)).note
+    assert note.count("Learned curves miss 5%") == 1
+    assert "miss 5% under trust bias for the worse ranking: they err by 7.0% and are biased (-6.0% [" in note
+    assert "the true propensities err by 1.0% and are not biased beyond chance (" in note
+    assert "they err by 7.0% and are not biased beyond chance (" in off_policy.summarise(done(off_policy, noisy)).note
+    assert "miss" not in off_policy.summarise(done(off_policy, lambda s, k: 0.01)).note
 
 
 def test_true_propensities_value_a_ranking_without_bias():

@@ -76,6 +76,7 @@ EXPERIMENTS = (
         "stated-numbers", "The paper's numbers on clipping and buckets, worked out (section 3.2)", "stated_numbers"
     ),
     Experiment("ranking-ties", "What the steps of isotonic regression cost in ranking (section 2)", "ranking_ties"),
+    Experiment("regularisation", "The layer with and without its constraint, few rows (section 3.5)", "regularisation"),
     Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
     Experiment("separate-layer", "A layer learned apart or jointly, under shift (section 3.2)", "separate_layer"),
     Experiment("offline-debiasing", "Offline debiasing: AUC and NE of Like and Click (table 3)", "offline_debiasing"),

@@ -14,6 +14,11 @@ TESTED = {
         "Isotonic regression and the layer are fitted to the same rows, and compared on others by how many pairs they "
         "give the same score and by AUC."
     ),
+    "regularisation": (
+        "The layer of one input is trained by gradient on 100 to 10,000 rows with and without its constraint, with the "
+        "same training and with each tuned, and compared by expected log loss on fresh scores where the truth rises "
+        "and where it falls."
+    ),
     "downstream": (
         "A model of sparse outcomes is retrained daily for two weeks; each day's predictions for the next are "
         "compared with and without curves learned on randomised sessions, by AUC and by their daily mean."

@@ -17,6 +17,7 @@ from research import (
     loss_weights,
     off_policy,
     real_tasks,
+    regularisation,
     segments,
 )
 from research.result import Finished, Unit
@@ -245,6 +246,51 @@ def test_new_values_of_a_field_are_told_from_known_ones():
     binned = kuairand_fields._binned(rows(["a", "b"] * 20, range(40)), rows(["b", "c"], [3, np.nan]))[1]
     assert binned[1, 2] == 0
     assert binned[0, 2] >= 0
+
+
+def test_regularisation_verdict_goes_either_way():
+    def good(setting, key):
+        free = "no constraint" in key
+        return 0.02 if free != (setting == regularisation.FALLS) else 0.01
+
+    assert regularisation.summarise(done(regularisation, good)).held == "held"
+    bad = lost(regularisation.summarise(done(regularisation, lambda setting, key: 0.03 - good(setting, key))))
+    assert len(bad) == 20
+    early = regularisation.summarise(
+        done(regularisation, lambda s, k: 0.01 if "tuned" in k and s == "100 rows" else good(s, k))
+    )
+    assert len(lost(early)) == 2
+    assert all("each tuned" in says and "(100 rows)" in says for says in lost(early))
+    assert "ReLU changes nothing with 100 rows:" in early.note
+
+
+def test_regularisation_runs_small_and_compares_the_same_rows():
+    numbers = regularisation.run_unit(Unit(0, "1,000 rows", quick=True))
+    assert all(0 <= value < 1 for value in numbers.values())
+    assert not any(value for key, value in numbers.items() if key.endswith("falls") and "no constraint" not in key)
+    assert numbers["layer, no constraint, same training falls"] > 0  # there is something to prevent
+    assert set(regularisation.CHOSEN) == set(regularisation.SETTINGS)
+    assert all(set(own) == set(regularisation.LAYERS) for own in regularisation.CHOSEN.values())
+    chosen = {one for own in regularisation.CHOSEN.values() for one in own.values()}
+    assert chosen <= {(rate, steps) for rate in regularisation.RATES for steps in regularisation.STEPS}
+
+
+def test_a_truth_rises_or_falls_as_its_setting_says():
+    score = np.linspace(-8, 4, 2_000)
+    falls = {setting: (np.diff(regularisation.true_logit(score, setting)) < 0) for setting in regularisation.SETTINGS}
+    assert {setting for setting, down in falls.items() if down.any()} == {regularisation.FALLS}
+    assert falls[regularisation.FALLS].mean() > 1 / 3
+
+
+def test_layers_that_learn_side_by_side_are_those_that_learn_alone():
+    score, label, _ = regularisation.drawn("300 rows", 300, 7)
+    other, hit, _ = regularisation.drawn("300 rows", 300, 8)
+    together = regularisation.trained(
+        np.stack([score, other], axis=1), np.stack([label, hit], axis=1), "relu", 0.1, [5, 30]
+    )
+    alone = regularisation.trained(score[:, None], label[:, None], "relu", 0.1, [5, 30])
+    for both, one in zip(together, alone, strict=True):
+        np.testing.assert_allclose(both[0], one[0], atol=1e-6)
 
 
 def test_ranks_are_those_of_scipy():

@@ -116,7 +116,7 @@ TESTED = {
         "The click rate of one logged policy is estimated from the log of another, and compared with the rate it had."
     ),
     "ads-calibration": (
-        "Calibrators by field are fitted over a base model on whichever public ads data are there, and compared on "
-        "held-out rows."
+        "Calibrators by field are fitted over a base model on whichever public ads data are there (on KuaiRand by the "
+        "author, who plays the advertiser, and by the tab), and compared on held-out rows."
     ),
 }

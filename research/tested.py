@@ -106,7 +106,8 @@ TESTED = {
         "users they have not seen."
     ),
     "real-tasks": (
-        "Calibrators are fitted to real tasks that nothing was chosen on, and ranked on each task's test rows."
+        "Calibrators are fitted to real tasks, each a label by segments, that no setting was chosen on, and ranked on "
+        "each task's test rows, which the tasks of one source share."
     ),
     "mslr-clicks": (
         "Clicks are simulated on documents graded by people, rankers are trained on them, and compared by nDCG "

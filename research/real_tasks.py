@@ -2,10 +2,13 @@
 
 The design, stated before any run. Tasks are scored rows with a binary outcome and one or two segment columns, from
 short videos (KuaiRand), flights and surveys; the base models did not see the segments. A hash of a task's name puts it
-in one of two halves: whatever was chosen for the calibrator was chosen on the other half. Every calibrator is fitted to
-the same rows and judged on the same test rows by log loss, ECE and the error of observed over expected by segment; for
-each task methods are ranked, and the mean rank over the tasks is what counts, with an interval over tasks. Nothing is
-fetched here: tasks whose tables ``python -m benchmarks real`` has not built yet are left out.
+in one of two halves: whatever was chosen for the calibrator was chosen on the other half. Halves are of tasks, not of
+rows: tasks of one source are judged on the same test rows with other labels or by other segments, in both halves, and
+the verdict says for how many tasks that is so. Every calibrator is fitted to the same rows and judged on the same test
+rows by log loss, ECE and the error of observed over expected by segment; for each task methods are ranked, and the mean
+rank over the tasks is what counts, with an interval over tasks, which describes how much tasks differ and is no test
+where they share their rows. Nothing is fetched here: tasks whose tables ``python -m benchmarks real`` has not built yet
+are left out.
 """
 
 from __future__ import annotations
@@ -114,10 +117,43 @@ def summarise(finished: Sequence[Finished]) -> Result:
 
 def _note(finished: Sequence[Finished], by_loss: dict[str, NDArray[np.float64]]) -> str:
     lost = [one.unit.setting for one, rank in zip(finished, by_loss[OURS], strict=True) if rank > 1]
-    rows = sum(int(one.numbers["rows"]) for one in finished)
     return (
-        f"Real data: {len(by_loss)} calibrators on {len(finished)} tasks and {rows:,} test rows that nothing "
-        f"was chosen on. Ours is not the best by log loss on {len(lost)}: {', '.join(lost) or 'none'}."
+        f"Real data: {len(by_loss)} calibrators on {_judged(finished)} {_chosen_too(finished)} Ours is not the best by "
+        f"log loss on {len(lost)}: {', '.join(lost) or 'none'}."
+    )
+
+
+def _judged(finished: Sequence[Finished]) -> str:
+    """How many tasks, sources and different test rows there are, and what their intervals are worth."""
+    judged_on = need("benchmarks.real.tasks").judged_on
+    sets: dict[str, int] = {}
+    for one in finished:
+        sets[judged_on(one.unit.setting)] = max(int(one.numbers["rows"]), sets.get(judged_on(one.unit.setting), 0))
+    sources = list(dict.fromkeys(name.split()[0] for name in sets))
+    sentence = (
+        f"{len(finished)} tasks of {len(sources)} {'source' if len(sources) == 1 else 'sources'} "
+        f"({', '.join(sources)}), judged on {sum(sets.values()):,} test rows in {len(sets)} "
+        + ("set." if len(sets) == 1 else "sets." if len(sets) == len(sources) else "sets, which overlap.")
+    )
+    if len(sources) == len(finished):
+        return sentence
+    return (
+        f"{sentence} Tasks of one source are not independent of each other, so that the intervals over tasks describe "
+        "how much these differ, and no more."
+    )
+
+
+def _chosen_too(finished: Sequence[Finished]) -> str:
+    """Which tasks share test rows, or label and scores too, with tasks of the half that settings were chosen on."""
+    tasks = need("benchmarks.real.tasks")
+    names = [one.unit.setting for one in finished]
+    rows, tables = ({of(name) for name in tasks.catalogue("choose")} for of in (tasks.judged_on, tasks.table_name))
+    shared = sum(tasks.judged_on(name) in rows for name in names)
+    known = list(dict.fromkeys(tasks.table_name(name) for name in names if tasks.table_name(name) in tables))
+    return (
+        "Settings were chosen on other tasks, but not on other rows: the test rows of "
+        f"{shared} of these tasks are in the choosing half with another label or by other segments"
+        + (f", with the same label and scores for {', '.join(known)}." if known else ".")
     )
 
 

@@ -74,6 +74,7 @@ EXPERIMENTS = (
     Experiment("expressiveness", "Expressive power: y = x^2 and a target that falls (figure 2)", "expressiveness"),
     Experiment("stated-numbers", "What the paper states of clipping, buckets and O/E, worked out", "stated_numbers"),
     Experiment("ranking-ties", "What the steps of isotonic regression cost in ranking (section 2)", "ranking_ties"),
+    Experiment("regularisation", "The layer with and without its constraint, few rows (section 3.5)", "regularisation"),
     Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
     Experiment("separate-layer", "A layer learned apart or jointly, under shift (section 3.2)", "separate_layer"),
     Experiment("offline-debiasing", "Offline debiasing: AUC and NE of Like and Click (table 3)", "offline_debiasing"),

@@ -14,6 +14,11 @@ TESTED = {
         "Isotonic regression and the layer are fitted to the same rows, and compared on others by how many pairs they "
         "give the same score and by AUC."
     ),
+    "regularisation": (
+        "The layer of one input is trained by gradient on 100 to 10,000 rows with and without its constraint, with the "
+        "same training and with each tuned, and compared by expected log loss on fresh scores where the truth rises "
+        "and where it falls."
+    ),
     "downstream": (
         "A model of sparse outcomes is retrained daily for two weeks; each day's predictions for the next are "
         "compared with and without curves learned on randomised sessions, by AUC and by their daily mean."
@@ -103,7 +108,8 @@ TESTED = {
         "users they have not seen."
     ),
     "real-tasks": (
-        "Calibrators are fitted to real tasks that nothing was chosen on, and ranked on each task's test rows."
+        "Calibrators are fitted to real tasks, each a label by segments, that no setting was chosen on, and ranked on "
+        "each task's test rows, which the tasks of one source share."
     ),
     "mslr-clicks": (
         "Clicks are simulated on documents graded by people, rankers are trained on them, and compared by nDCG "
@@ -113,7 +119,7 @@ TESTED = {
         "The click rate of one logged policy is estimated from the log of another, and compared with the rate it had."
     ),
     "ads-calibration": (
-        "Calibrators by field are fitted over a base model on whichever public ads data are there, and compared on "
-        "held-out rows."
+        "Calibrators by field are fitted over a base model on whichever public ads data are there (on KuaiRand by the "
+        "author, who plays the advertiser, and by the tab), and compared on held-out rows."
     ),
 }

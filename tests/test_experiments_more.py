@@ -650,8 +650,9 @@ def write_kuairand(folder: Path) -> None:
     (folder / "log_standard_1.csv").write_text("\n".join([header, *rows]) + "\n")
     users = [f"{u},{'high' if u % 2 else 'low'}" for u in range(200)]
     (folder / "user_features.csv").write_text("\n".join(["user_id,user_active_degree", *users]) + "\n")
-    videos = [f"{v},LongImport,t{v % 3}" for v in range(30)]
-    (folder / "video_features_basic.csv").write_text("\n".join(["video_id,upload_type,tag", *videos]) + "\n")
+    videos = [f"{v},{v % 7},{v},LongImport,t{v % 3}" for v in range(30)]
+    names = "video_id,author_id,music_id,upload_type,tag"
+    (folder / "video_features_basic.csv").write_text("\n".join([names, *videos]) + "\n")
 
 
 WRITERS = {"avazu": write_avazu, "criteo": write_criteo, "aliccp": write_aliccp, "kuairand": write_kuairand}
@@ -664,14 +665,32 @@ def test_the_study_runs_on_a_file_of_the_schema(monkeypatch, tmp_path, name):
     WRITERS[name](tmp_path / name)
     monkeypatch.setenv("ISOLAYER_DATA", str(tmp_path))
     units = ads_calibration.units(True, 2)
-    assert {unit.setting for unit in units} == {name}
-    numbers = ads_calibration.run_unit(units[0])
-    assert numbers["rows"] == ROWS // 5
-    assert (f"{ads_calibration.RAW} gauc" in numbers) == (name != "criteo")
-    assert numbers[f"{ads_calibration.EXACT} f-rce"] < numbers[f"{ads_calibration.RAW} f-rce"]
-    assert all(np.isfinite(value).all() for value in numbers.values())
-    result = ads_calibration.summarise([Finished(unit, numbers | {"seed": unit.seed}) for unit in units])
-    assert f"test rows: {name} 600" in result.verdict
+    settings = ["kuairand by author", "kuairand by tab"] if name == "kuairand" else [name]
+    assert sorted({unit.setting for unit in units}) == settings
+    found = {setting: ads_calibration.run_unit(Unit(0, setting, quick=True)) for setting in settings}
+    for numbers in found.values():
+        assert numbers["rows"] == ROWS // 5
+        assert (f"{ads_calibration.RAW} gauc" in numbers) == (name != "criteo")
+        assert all(np.isfinite(value).all() for value in numbers.values())
+    told = found[settings[-1]]  # clicks do not depend on the author here
+    assert told[f"{ads_calibration.EXACT} f-rce"] < told[f"{ads_calibration.RAW} f-rce"]
+    result = ads_calibration.summarise([Finished(unit, found[unit.setting] | {"seed": unit.seed}) for unit in units])
+    assert all(f"{setting} 600 (0.0% of values with no row to fit" in result.verdict for setting in settings)
+
+
+def test_the_model_under_authors_does_not_know_them():
+    author, tab = (ads_calibration.STUDIES[f"kuairand by {field}"] for field in ("author", "tab"))
+    assert set(author.unused) - set(tab.unused) == {"author_id", "video_id", "music_id"}
+    assert (author.field, tab.field) == ("author_id", "tab")
+
+
+@pytest.mark.parametrize(("shift", "own"), [(0.0, False), (3.0, True)])
+def test_values_get_fits_of_their_own_from_as_few_rows_as_the_last_rows_say(shift, own):
+    rng = np.random.default_rng(0)
+    field, logit = rng.integers(0, 40, 2_000), rng.normal(0, 1, 2_000)  # 50 rows each
+    label = (rng.random(2_000) < 1 / (1 + np.exp(-logit - shift * (field % 2 * 2 - 1)))).astype(int)
+    found = ads_calibration.least_rows(ads_calibration.PLATT_PER_FIELD, {"score": logit, "field": field}, label)
+    assert (found <= 20) == own
 
 
 @pytest.mark.parametrize("module", [kuairand_tasks, mslr_clicks, open_bandit, ads_calibration])

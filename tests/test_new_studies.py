@@ -18,6 +18,7 @@ from research import (
     off_policy,
     position_prediction,
     real_tasks,
+    regularisation,
     segments,
 )
 from research.result import Finished, Unit
@@ -300,6 +301,51 @@ def test_new_values_of_a_field_are_told_from_known_ones():
     assert binned[0, 2] >= 0
 
 
+def test_regularisation_verdict_goes_either_way():
+    def good(setting, key):
+        free = "no constraint" in key
+        return 0.02 if free != (setting == regularisation.FALLS) else 0.01
+
+    assert regularisation.summarise(done(regularisation, good)).held == "held"
+    bad = lost(regularisation.summarise(done(regularisation, lambda setting, key: 0.03 - good(setting, key))))
+    assert len(bad) == 20
+    early = regularisation.summarise(
+        done(regularisation, lambda s, k: 0.01 if "tuned" in k and s == "100 rows" else good(s, k))
+    )
+    assert len(lost(early)) == 2
+    assert all("each tuned" in says and "(100 rows)" in says for says in lost(early))
+    assert "ReLU changes nothing with 100 rows:" in early.note
+
+
+def test_regularisation_runs_small_and_compares_the_same_rows():
+    numbers = regularisation.run_unit(Unit(0, "1,000 rows", quick=True))
+    assert all(0 <= value < 1 for value in numbers.values())
+    assert not any(value for key, value in numbers.items() if key.endswith("falls") and "no constraint" not in key)
+    assert numbers["layer, no constraint, same training falls"] > 0  # there is something to prevent
+    assert set(regularisation.CHOSEN) == set(regularisation.SETTINGS)
+    assert all(set(own) == set(regularisation.LAYERS) for own in regularisation.CHOSEN.values())
+    chosen = {one for own in regularisation.CHOSEN.values() for one in own.values()}
+    assert chosen <= {(rate, steps) for rate in regularisation.RATES for steps in regularisation.STEPS}
+
+
+def test_a_truth_rises_or_falls_as_its_setting_says():
+    score = np.linspace(-8, 4, 2_000)
+    falls = {setting: (np.diff(regularisation.true_logit(score, setting)) < 0) for setting in regularisation.SETTINGS}
+    assert {setting for setting, down in falls.items() if down.any()} == {regularisation.FALLS}
+    assert falls[regularisation.FALLS].mean() > 1 / 3
+
+
+def test_layers_that_learn_side_by_side_are_those_that_learn_alone():
+    score, label, _ = regularisation.drawn("300 rows", 300, 7)
+    other, hit, _ = regularisation.drawn("300 rows", 300, 8)
+    together = regularisation.trained(
+        np.stack([score, other], axis=1), np.stack([label, hit], axis=1), "relu", 0.1, [5, 30]
+    )
+    alone = regularisation.trained(score[:, None], label[:, None], "relu", 0.1, [5, 30])
+    for both, one in zip(together, alone, strict=True):
+        np.testing.assert_allclose(both[0], one[0], atol=1e-6)
+
+
 def test_ranks_are_those_of_scipy():
     from scipy import stats
 
@@ -311,6 +357,39 @@ def test_ranks_are_those_of_scipy():
     ]
     found = np.stack(list(real_tasks.ranks(finished, "log_loss").values()), axis=1)
     np.testing.assert_array_equal(found, stats.rankdata(table, axis=1))
+
+
+def told(*tasks):
+    """What the verdict says of tasks on which ours is the best."""
+    numbers = {"rows": 60_000} | {
+        f"{name} {metric}": value
+        for name, value in ((real_tasks.OURS, 0.1), ("Platt", 0.2))
+        for metric in real_tasks.METRICS
+    }
+    return real_tasks.summarise([Finished(Unit(0, task), numbers) for task in tasks]).note
+
+
+def test_the_verdict_on_real_tasks_says_what_tasks_share():
+    note = told("kuairand is_click by tab", "kuairand is_hate by tab x activity")
+    assert "on 2 tasks of 1 source (kuairand), judged on 60,000 test rows in 1 set. Tasks of one source are not" in note
+    assert "the test rows of 2 of these tasks are in the choosing half" in note
+    assert "with the same label and scores for kuairand is_hate. Ours" in note  # by tab, it is in the other half
+    note = told("kuairand is_click by tab", "census good by education")
+    assert "2 sources (kuairand, census), judged on 120,000 test rows in 2 sets. Settings" in note
+    assert "by other segments. Ours" in note
+    assert "in 2 sets, which overlap." in told("flights late good by tailnum", "flights cancelled good by tailnum")
+
+
+def test_the_rows_of_a_task_do_not_depend_on_its_label_or_score():
+    from benchmarks.real.tasks import catalogue, scored, table_name
+
+    rng, row = np.random.default_rng(0), np.arange(500)
+    fit = rng.random(500) < 0.5
+    one, other = (
+        scored(rng.normal(size=500), rng.integers(0, 2, 500), {"row": row}, row, fit=fit, test=~fit) for _ in range(2)
+    )
+    assert one["row"].equals(other["row"])
+    assert all(table_name(name) == source.name for name, (_, source, _) in catalogue().items())
 
 
 def test_the_map_of_weights_is_read_back_from_its_names():

@@ -98,6 +98,28 @@ def catalogue(half: Half = "all") -> dict[str, tuple[str, Source, tuple[str, ...
     return {name: task for name, task in tasks.items() if half in ("all", half_of(name))}
 
 
+def judged_on(name: str) -> str:
+    """The test rows that a task is judged on: tasks with the same answer have the same rows, whatever their label.
+
+    A split is drawn once for a source, and :func:`scored` samples it alike for every label and base model. Only the
+    flights differ: late ones are among those that arrived, and the stale base model has a split of its own.
+
+    >>> judged_on("kuairand is_click by tab"), judged_on("flights late poor by dest"), judged_on("census good by sex")
+    ('kuairand', 'flights late', 'census')
+    """
+    words = table_name(name).split()
+    return words[0] if words[0] == "kuairand" else " ".join(word for word in words if word not in ("good", "poor"))
+
+
+def table_name(name: str) -> str:
+    """The scored table of a task: its rows, scores and label, without the segments.
+
+    >>> table_name("kuairand is_click by tab x activity")
+    'kuairand is_click'
+    """
+    return name.partition(" by ")[0]
+
+
 def load(name: str) -> Task:
     """The task of this name, built first if its table is not there."""
     path, segments = table_of(name), catalogue()[name][2]

@@ -15,6 +15,7 @@ from typing import Any
 from research.claim import Claim, Documents, beyond_chance, figure
 from research.claims_of_alternatives import ALTERNATIVES
 from research.claims_of_debiasing import DEBIASING
+from research.claims_of_layer import LAYER
 from research.claims_of_ours import OURS
 from research.claims_of_scope import SCOPE, UNTESTED
 from research.claims_of_tables import TABLES
@@ -33,7 +34,7 @@ and wiring; what we changed has a table of its own, below. The figures are that 
 and, after "but" or "also", those of parts that contradict it: at least one of every study that has any. Click models
 (PBM, DBN), loggers, anchors and other terms are in the [glossary](glossary.md).
 """
-PAPERS = (*TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
+PAPERS = (*LAYER, *TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
 CLAIMS = (*PAPERS, *OURS)
 NOT_RUN, ANEW = "not run", "No explanation is written for this outcome."
 DIRECTION = "All means are on the claimed side; the interval of {some} of {all} parts reaches the other."

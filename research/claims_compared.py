@@ -169,6 +169,40 @@ def graded(documents: Documents) -> str:
     )
 
 
+def pooled(documents: Documents) -> str:
+    """How many worlds each way to pool over predicted positions lowers the log loss in, against the served curve."""
+    found, told = _rows(documents, "position-prediction", "log loss"), []
+    for given, says in (("x", "from the features"), ("r", "from relevance alone")):
+        for pool, verb in (("embeddings", "pooling embeddings"), ("probabilities", "averaging probabilities")):
+            gaps = [
+                found[f"{world}: {pool}, P(c | {given})"]["value"] - found[f"{world}: served curve"]["value"]
+                for world in _worlds(found)
+            ]
+            if gaps:
+                lower, ends = sum(gap < 0 for gap in gaps), f"{min(gaps):+.4f} to {max(gaps):+.4f}"
+                told.append(f"{verb} by positions predicted {says} lowers it in {lower} of {len(gaps)} worlds ({ends})")
+    return f"Log loss against the served curve: {'; '.join(told)}." if told else ""
+
+
+def missed(documents: Documents) -> str:
+    """Where learned curves miss 5%: their bias, and that of the true propensities."""
+    errors, biases = (_rows(documents, "off-policy", metric) for metric in ("mean relative error, %", "bias, %"))
+    told = []
+    for name, error in errors.items():
+        world, _, method = name.partition(": ")
+        if method == "curves, learned" and error["value"] > 5:
+            true = f"{world}: true propensities"
+            told.append(
+                f"{world}: learned curves err by {error['value']:.1f}% with a bias of {_signed(biases[name])}, true "
+                f"propensities by {errors[true]['value']:.1f}% with a bias of {_signed(biases[true])}"
+            )
+    return f"Where learned curves miss 5%: {'; '.join(told)}." if told else ""
+
+
+def _signed(mean: dict[str, Any]) -> str:
+    return f"{mean['value']:+.1f}% [{mean['lower']:+.1f}, {mean['upper']:+.1f}]"
+
+
 def graded_and_informed(documents: Documents) -> str:
     """Graded documents, and loggers that know relevance."""
     return " ".join(filter(None, (graded(documents), informed(documents))))

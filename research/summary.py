@@ -50,6 +50,12 @@ LINES = (
         -1,
     ),
     Line(
+        "The same by the error of observed over expected of each tab",
+        "kuairand",
+        "mean abs(O/E - 1) no worse than isotonic by tab",
+        -1,
+    ),
+    Line(
         "12 tasks, 30 contexts: error of observed over expected against one Platt model per task and context",
         "per-task-isotonic",
         "the layer, exact has lower O/E error than Platt, one per task and context",

@@ -60,7 +60,6 @@ LINES = (
         "per-task-isotonic",
         "the layer, exact has lower O/E error than Platt, one per task and context",
         -1,
-        3,
     ),
     Line(
         "Ranking learned from biased clicks, trust bias: nDCG against the best of the other methods, all tuned",

@@ -288,8 +288,8 @@ def summarise(finished: Sequence[Finished]) -> Result:
 def _note(finished: Sequence[Finished]) -> str:
     told = {one.unit.setting: one.numbers for one in finished}
     here = ", ".join(
-        f"{name} {found['rows']:,} ({found['new values']:.1%} of values with no row to fit, {found['few rows']:.0%} of "
-        f"values with fewer than {FEW})"
+        f"{name} {found['rows']:,} ({found['new values']:.1%} of them with a value that has no row to fit, "
+        f"{found['few rows']:.0%} with one that has fewer than {FEW})"
         for name, found in told.items()
     )
     absent = [name for name in STUDIES if name not in told]

@@ -200,7 +200,7 @@ def together(lifts: Lifts) -> list[Part]:
 
 def told_together(lifts: Lifts) -> str:
     """Which lifts of dropout are beyond chance over all seeds."""
-    found = {arm: [metric for metric in METRICS if lifts[arm, metric].lower >= 0] for arm in DROPOUT}
+    found = {arm: [metric for metric in METRICS if lifts[arm, metric].lower > 0] for arm in DROPOUT}
     lifted, tried = sum(map(len, found.values())), len(DROPOUT) * len(METRICS)
     said = "; ".join(f"{arm}, {' and '.join(metrics)}" for arm, metrics in found.items() if metrics)
     return (

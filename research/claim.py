@@ -97,7 +97,7 @@ def refuted(part: Mapping[str, Any]) -> bool:
     """
     words = part["must"].split()
     bounds = dict(zip(words[::3], map(float, words[1::3]), strict=True))
-    return bool(part["upper"] <= bounds.get("above", -math.inf) or part["lower"] >= bounds.get("below", math.inf))
+    return bool(part["upper"] < bounds.get("above", -math.inf) or part["lower"] > bounds.get("below", math.inf))
 
 
 def beyond_chance(parts: Sequence[Mapping[str, Any]]) -> str:

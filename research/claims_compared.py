@@ -122,7 +122,8 @@ def position_as_feature_closes(documents: Documents) -> str:
     closed = [mean["value"] for name, mean in found.items() if name.endswith(": position as feature")]
     if not closed:
         return ""
-    return f"It closes {min(closed):.0%} to {max(closed):.0%} of the gap to unbiased labels in {len(closed)} worlds."
+    share = f"{min(closed):.0%} to {max(closed):.0%} of the gap to unbiased labels"
+    return f"Position as a feature closes {share} in {len(closed)} worlds."
 
 
 def shares(documents: Documents) -> str:

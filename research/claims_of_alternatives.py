@@ -50,22 +50,8 @@ ALTERNATIVES = (
         },
     ),
     Claim(
-        "Estimated propensities have high variance",
-        "section 2",
-        "off-policy",
-        ("they err less than weights by position alone (position bias",),
-        "Where position bias is what propensities assume: the value of new rankings by weights per position against "
-        "that by our curves. Judged by error, of which variance is one part.",
-        {
-            HELD: "Weights by estimated propensities err more than our curves do. Part of that is bias: variance alone "
-            "is not judged, which would need many logs of one world.",
-            PARTLY: "Weights by estimated propensities err more than our curves do for one of the new rankings. "
-            "Variance alone is not judged.",
-        },
-    ),
-    Claim(
-        "Position as a feature suffers from the shift at serving, where the position is not known",
-        "section 2",
+        "The head ranks above position as a feature, which suffers from the shift at serving",
+        "section 2, as we read it",
         "debias-variants",
         (),
         "Position 0 is given at serving; judged by how the head with the paper's joint loss ranks against it. Position "

@@ -77,9 +77,9 @@ LAYER = (
         "each tuned on other seeds.",
         {
             HELD: "It does so with the same training and beside early stopping.",
-            PARTLY: "With the same training it does, and the more so the fewer the rows. With each tuned it can change "
-            "nothing or cost: stopping early regularises too, and where both layers stop before a slope reaches zero "
-            "they are the same curve.",
+            PARTLY: "With the same training it does, and the more so the fewer the rows. With each tuned it depends on "
+            "the number of rows: stopping early regularises too, and where both layers stop before a slope reaches "
+            "zero they are the same curve.",
             NOT: "The layer without the constraint does as well.",
         },
     ),

@@ -118,7 +118,7 @@ OURS = (
         "The users of the A/B test, one more arm with the same ranker.",
         {
             HELD: "Both arms rank alike.",
-            PARTLY: "A test at level .05 errs one time in twenty, and the four metrics of a seed err together; over "
+            PARTLY: "A rise is seen by chance one time in forty, and the four metrics of a seed err together; over "
             "all seeds the arms are alike.",
         },
     ),

@@ -13,6 +13,10 @@ _ELSEWHERE = (
     "study shows that telling platforms apart is much of it. Only the number of labels is varied here; the constraint "
     "itself is in the row on regularising."
 )
+_FLAT = (
+    "No lift of either is above 0 beyond chance, and no single test shows one; but six seeds cannot tell that from a "
+    "small lift. A monotone map of a task's score changes no order within the task, only how tasks trade off."
+)
 TABLES = (
     Claim(
         "Calibrating sparse downstream tasks with the layer raises the AUC of Share and Comment, and keeps that of "
@@ -59,7 +63,8 @@ TABLES = (
         "that of the median.",
         {
             HELD: "A model that is over-fitted to few positives puts some rows far out, and other rows every day.",
-            PARTLY: "It is so for probabilities near the top. Near zero a probability has no room to vary.",
+            PARTLY: "It is so at the top of the distribution and not at the bottom; why is not tested. Calibrated "
+            "scores vary more at the bottom too.",
             NOT: "The whole distribution moves with the day's model, not its tails alone.",
         },
     ),
@@ -168,9 +173,9 @@ TABLES = (
         "little, and the lift over all seeds together.",
         {
             HELD: "At no rate is the lift beyond what a test of this size can see.",
-            PARTLY: "Over all seeds together low rates do lift, and single tests at the lowest rate see it at times. A "
-            "part that held says that no lift was seen, which is less than that there is none: the study gives the "
-            "power of its tests.",
+            PARTLY: "Over all seeds together some rates do lift, the lowest all metrics, and single tests see some of "
+            "it. A part that held says that no lift was seen, which is less than that there is none: the study gives "
+            "the power of its tests, and what the control shows against itself.",
             NOT: "Lifts are seen at every rate.",
         },
     ),
@@ -181,9 +186,8 @@ TABLES = (
         ("isotonic per task shows no lift of clicks", "isotonic per task", "Platt per task"),
         "The same users; three tasks instead of twelve, calibrated on a log that the model has not seen.",
         {
-            HELD: "A monotone map of a task's score changes no order within the task, only how tasks trade off, and "
-            "the scores were nearly calibrated per task. A part that held says that no lift was seen, which is less "
-            "than that there is none.",
+            HELD: _FLAT,
+            DIRECTION_ONLY: _FLAT,
             PARTLY: "A monotone map of a task's score changes how tasks trade off in the value that ranks, which can "
             "lift one metric and not another.",
             NOT: "A monotone map of a task's score changes how tasks trade off in the value that ranks.",
@@ -281,8 +285,8 @@ TABLES = (
         "sections 1.4 and 5.3",
         "per-task-isotonic",
         ("the layer, isotonic head has lower NE than isotonic, one per task and context", "the layer,"),
-        "The same tasks, by position and device: the exact layer, and the head that is learned inside the model with a "
-        "curve for every combination, from the rows that the network and the calibrators see together.",
+        "Twelve tasks of one model, by position and device: the exact layer, and the head that is learned inside the "
+        "model with a curve for every combination, from the rows that the network and the calibrators see together.",
         {
             HELD: "The exact layer shares what contexts have in common; the head knows the context while its network "
             "learns, and needs no rows held out. Which of these matters is not tested.",

@@ -169,7 +169,7 @@ def _against(parts: list[dict[str, Any]]) -> str:
 
 def _part_row(part: dict[str, Any]) -> str:
     outcome = "held" if part["held"] == "held" else f"**{part['held']}**"
-    return f"| {part['says']} | {part['must']} | {figure(part)} | {outcome} |"
+    return f"| {_cell(part['says'])} | {part['must']} | {figure(part)} | {outcome} |"
 
 
 def _source(document: dict[str, Any]) -> str:
@@ -186,4 +186,10 @@ def table_row(row: dict[str, Any]) -> str:
         return f"{value:{sign}.{row['digits']}f}"
 
     interval = f" [{shown(ours['lower'])}, {shown(ours['upper'])}]" if ours["lower"] < ours["upper"] else ""
-    return f"| {row['name']} | {row['metric']} | {row['paper']} | {shown(ours['value'])}{row['unit']}{interval} |"
+    named = " | ".join(_cell(row[key]) for key in ("name", "metric", "paper"))
+    return f"| {named} | {shown(ours['value'])}{row['unit']}{interval} |"
+
+
+def _cell(text: str) -> str:
+    """A text inside a table, where a bar would begin the next cell."""
+    return text.replace("|", "\\|")

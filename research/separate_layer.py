@@ -264,12 +264,13 @@ def _note(finished: Sequence[Finished]) -> str:
         "network was trained with a layer"
         for name in unmoved
     )
-    lower = sum(estimate(_minus(finished, name, APART)).upper < 0 for name in SHIFTED)
+    losses = [estimate(_minus(finished, name, APART)) for name in SHIFTED]
+    lower, higher = sum(one.upper < 0 for one in losses), sum(one.lower > 0 for one in losses)
     return (
         f"Where nothing moves, the loss of the layer learned apart minus that of the joint one, x1e4, is {levels}. "
         f"Settings of {len(SHIFTED)} in which a shift costs less beyond chance than it costs a joint layer, and those "
         f"in which it costs more: {_counted(finished)}. The loss under shift itself is lower beyond chance for apart "
-        f"than for joint in {lower}."
+        f"than for joint in {lower}, and higher in {higher}."
     )
 
 

@@ -24,8 +24,9 @@ RESULTS = Path("results/bench.json")
 WITH_OPTIONS = ("audit", "coverage", "fields", "monitor", "negatives", "real")
 README_ROWS = {  # what the README shows of each benchmark, in words for a stranger
     "layer": {
-        "forward, 501 buckets": "the layer, forward, is faster than the paper's listing by",
-        "forward + backward, 501 buckets": "the layer, forward and backward, is faster by",
+        "forward, 501 buckets": "the layer, forward, 501 buckets as in the paper's section 3.2, is faster than its "
+        "listing by",
+        "forward + backward, 501 buckets": "the layer, forward and backward, 501 buckets, is faster by",
         "peak extra memory, forward + backward, 501 buckets": "memory of the layer, as a share of the listing's",
     },
     "calibration": {
@@ -34,7 +35,8 @@ README_ROWS = {  # what the README shows of each benchmark, in words for a stran
         "Platt, per segment": "the same: Platt per segment",
         "MCGrad 0.1.5, defaults": "the same: MCGrad",
         "ours: log loss above oracle": "the same: isolayer",
-        "fit, automatic shrinkage, against scikit-learn's loop": "the same: isolayer, fit against scikit-learn's loop",
+        "fit, automatic shrinkage, against scikit-learn's loop": "the same: isolayer, fit against a plain "
+        "loop of scikit-learn's isotonic regression",
         "score inversions inside a segment": "the same: isolayer, scores put out of order",
     },
     "tables": {

@@ -209,7 +209,7 @@ def test_separate_layer_verdict():
     # worse at every level, and yet the shift costs it less
     robust = shifted({"": (5.0, 1.0), "rates": (9.0, 7.0), "features": (6.0, 3.0)})
     assert robust.held == "held"
-    assert "lower beyond chance for apart than for joint in 0." in robust.note
+    assert "lower beyond chance for apart than for joint in 0, and higher in 8." in robust.note
     # better at every level, and yet the shift costs it more
     fragile = shifted({"": (1.0, 5.0), "rates": (3.0, 6.0), "features": (3.0, 4.0)})
     assert lost(fragile) == [
@@ -675,7 +675,7 @@ def test_the_study_runs_on_a_file_of_the_schema(monkeypatch, tmp_path, name):
     told = found[settings[-1]]  # clicks do not depend on the author here
     assert told[f"{ads_calibration.EXACT} f-rce"] < told[f"{ads_calibration.RAW} f-rce"]
     result = ads_calibration.summarise([Finished(unit, found[unit.setting] | {"seed": unit.seed}) for unit in units])
-    assert all(f"{setting} 600 (0.0% of values with no row to fit" in result.verdict for setting in settings)
+    assert all(f"{setting} 600 (0.0% of them with a value that has no row" in result.verdict for setting in settings)
 
 
 def test_the_model_under_authors_does_not_know_them():

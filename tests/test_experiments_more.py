@@ -215,7 +215,7 @@ def test_separate_layer_verdict():
     assert lost(fragile) == [
         f"{name}: the shift costs a layer learned apart less than a joint one" for name in separate_layer.SHIFTED
     ]
-    assert "lower beyond chance for apart than for joint in 8." in fragile.note
+    assert "lower beyond chance for apart than for joint in 8, and higher in 0." in fragile.note
 
 
 def test_robustness_is_the_difference_of_differences():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -103,8 +104,19 @@ class _TimeLeft(TimeRemainingColumn):
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Any]:
-    """A progress bar on stderr; call the function it yields with (done, total, current task, seconds left)."""
+def progress_bar(title: str, *, every: float = 60.0) -> Iterator[Any]:
+    """Progress on stderr; call the function it yields with (done, total, current task, seconds left).
+
+    On a terminal it is a bar. Elsewhere, as in the log of a scheduler, it is one line every so many seconds.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    shown = _bar(title, console) if console.is_terminal else _lines(title, console, every)
+    with shown as advance:
+        yield advance
+
+
+@contextmanager
+def _bar(title: str, console: Console) -> Iterator[Any]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -112,7 +124,7 @@ def progress_bar(title: str) -> Iterator[Any]:
         TimeElapsedColumn(),
         _TimeLeft(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
 
         def advance(done: int, total: int, what: str = "", seconds_left: float | None = None) -> None:
@@ -120,3 +132,17 @@ def progress_bar(title: str) -> Iterator[Any]:
             bar.update(task, completed=done, total=total, description=description, seconds_left=seconds_left)
 
         yield advance
+
+
+@contextmanager
+def _lines(title: str, console: Console, every: float) -> Iterator[Any]:
+    last = time.monotonic()
+
+    def advance(done: int, total: int, what: str = "", seconds_left: float | None = None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            left = "" if seconds_left is None else f", about {timedelta(seconds=round(seconds_left))} left"
+            console.print(f"{title} {what}".rstrip() + f": {done} of {total}{left}", markup=False)
+
+    yield advance

@@ -50,6 +50,7 @@ HIDDEN, WIDTH, EMBEDDING = 64, 32, 4
 RATE, EPOCHS, BATCH_LISTS = 1e-2, 5, 100
 DECAY = 0.3  # of the network's weights; on other seeds it helped every method but the naive one, which may do without
 TRIED = 6
+READS = ("debias-tuning",)  # whose choices `tuned` reads, so that they count among what a unit has run with
 RESULTS = Path(__file__).parents[1] / "docs" / "reproduced" / "debias-tuning.json"
 
 Model = Naive | DualHead

@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest data
 
 .DEFAULT_GOAL := help
-.PHONY: setup browser java postgres dbt lattice data demo test check format bench chaos smoke docs reproduce clean help
+.PHONY: setup browser java postgres dbt lattice data real demo test check format bench chaos smoke docs reproduce clean help
 
 setup: $(STAMP)  ## Create .venv with the pinned versions (again only when pyproject.toml or constraints.txt change)
 
@@ -38,6 +38,11 @@ data: setup  ## Fetch the two public samples that lie inside packages on PyPI: g
 	  || echo "make: the MSLR sample could not be fetched: its study will not run"
 	@test -e data/obp-0.4.1-py3-none-any.whl || $(FETCH) obp==0.4.1 \
 	  || echo "make: the Open Bandit sample could not be fetched: its study will not run"
+
+real: setup  # tables of flights and surveys that lie inside packages on PyPI, for the study of many real tasks
+	@$(BIN)/python -c "from benchmarks.real import tasks; \
+	  [tasks.load(name) for name, (source, *_) in tasks.catalogue().items() if source != 'kuairand']" \
+	  || echo "make: flights and surveys could not be fetched: the study of real tasks runs on KuaiRand alone"
 
 demo: setup  ## See it work: writes demo/
 	$(BIN)/isolayer demo --out demo
@@ -72,7 +77,7 @@ bench: setup  ## Every figure we claim about speed and accuracy, in one run
 chaos: setup java postgres  ## Attack it for over an hour: kills, torn reads, fuzz, races, odd commands, random cases in all engines
 	for campaign in kills torn_reads fuzz races commands engines; do PYTHONPATH=tests $(BIN)/python -m chaos.$$campaign || exit 1; done
 
-reproduce: setup data lattice  ## The paper's tables and figures, and studies on public data: writes results/
+reproduce: setup data real lattice  ## The paper's tables and figures, and studies on public data: writes results/
 	$(PIP) --editable ".[peers]"
 	$(BIN)/python -m research all
 

@@ -36,8 +36,8 @@ def reproduce(
     """Reproduce the paper's tables, figures and studies on real data.
 
     Each study writes its numbers, a picture or table, and a sentence that says whether the paper's claim held. An
-    interrupted run continues where it stopped. "all" leaves out debias-tuning, whose settings are committed and read by
-    other studies; it is run by its own name.
+    interrupted run continues where it stopped. "all" leaves out debias-tuning and tree-tuning, whose settings are
+    committed and read by other studies; each is run by its own name.
 
     Example: python -m research offline-debiasing --quick
     """

@@ -19,7 +19,9 @@ A value that is new or has too few rows gets what is fitted to all rows together
 the layer a curve near the one of all rows. How few is too few is chosen for each of the others by log loss on the last
 fifth of the rows it is fitted on, out of `LEAST_ROWS`, and it is then fitted to all of them.
 
-Intervals are over resampled users (rows, where there are none) and over base models of other seeds.
+Blocks of isotonic regression are smoothed by half an event, without which the constant that keeps its rates from 0
+would decide much of its log loss. Intervals are over resampled users (rows, where there are none) and over base models
+of other seeds.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves.evaluation import prob_of
 from research import datasets
-from research.calibrators import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator
+from research.calibrators import MonotoneNetworkCalibrator, PlattCalibrator, SmoothedPavaCalibrator
 from research.charts import intervals, records
 from research.data import data_path, kuairand_path
 from research.deepfm import field_ids, fitted_logits
-from research.kuairand_calibration import LEAST_ROWS
+from research.kuairand_calibration import LEAST_ROWS, SMOOTHED, chosen_on
 from research.resampling import difference, draws
 from research.result import Finished, Numbers, Part, Result, Row, Unit, units_of
 
@@ -55,7 +57,7 @@ PLATT_PER_FIELD, ISOTONIC_PER_FIELD = "Platt by field", "isotonic by field"
 NETWORK, EXACT = "monotone network by field", "layer by field"
 BY_FIELD = {
     PLATT_PER_FIELD: PlattCalibrator,
-    ISOTONIC_PER_FIELD: PavaCalibrator,
+    ISOTONIC_PER_FIELD: SmoothedPavaCalibrator,
     NETWORK: MonotoneNetworkCalibrator,
 }
 METHODS = (RAW, PLATT, PAVA, PLATT_PER_FIELD, ISOTONIC_PER_FIELD, NETWORK, EXACT)
@@ -203,7 +205,7 @@ def calibrated(
     if name in BY_FIELD:
         model = BY_FIELD[name](("field",), minimum=least_rows(name, before, label))
     else:
-        model = {PLATT: PlattCalibrator(), PAVA: PavaCalibrator(), EXACT: IsotonicCalibrator(("field",))}[name]
+        model = {PLATT: PlattCalibrator(), PAVA: SmoothedPavaCalibrator(), EXACT: IsotonicCalibrator(("field",))}[name]
     if not model.contexts:
         before, after = {"score": logit}, {"score": test_logit}
     return np.asarray(model.fit(before, label).predict_proba(after)[:, 1])
@@ -286,14 +288,16 @@ def summarise(finished: Sequence[Finished]) -> Result:
 
 
 def _note(finished: Sequence[Finished]) -> str:
-    told = {one.unit.setting: one.numbers for one in finished}
+    found = {one.unit.setting: one.numbers for one in finished}
     here = ", ".join(
-        f"{name} {found['rows']:,} ({found['new values']:.1%} of them with a value that has no row to fit, "
-        f"{found['few rows']:.0%} with one that has fewer than {FEW})"
-        for name, found in told.items()
+        f"{name} {numbers['rows']:,} ({numbers['new values']:.1%} of them with a value that has no row to fit, "
+        f"{numbers['few rows']:.0%} with one that has fewer than {FEW})"
+        for name, numbers in found.items()
     )
-    absent = [name for name in STUDIES if name not in told]
-    return f"Real data; test rows: {here}." + (f" Not here: {', '.join(absent)}." if absent else "")
+    absent = [name for name in STUDIES if name not in found]
+    told = [f"Real data; test rows: {here}.", f"Not here: {', '.join(absent)}." if absent else "", SMOOTHED]
+    chosen = chosen_on() if any(name.startswith("kuairand") for name in found) else ""
+    return " ".join(filter(None, [*told, chosen]))
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:

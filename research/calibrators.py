@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.isotonic import IsotonicRegression
+from sklearn.isotonic import IsotonicRegression, isotonic_regression
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -185,6 +185,33 @@ class PavaCalibrator(_ByContext):
             if a < b:
                 prob[order[a:b]] = np.interp(logit[order[a:b]], x, y)
         return logit_of(prob.clip(_EDGE, 1 - _EDGE))
+
+
+class SmoothedPavaCalibrator(PavaCalibrator):
+    r"""Isotonic regression whose blocks are smoothed by half an event: the rate of each is :math:`(n_+ + 1/2)/(n + 1)`.
+
+    Isotonic regression gives 0 below the lowest positive that it was fitted to, so that a positive there costs as much
+    log loss as the constant allows that keeps it from 0. Smoothing takes the place of that constant, which helps it.
+    Rates of small blocks that would then fall are pooled, as blocks are, so that the curve stays monotone.
+
+    >>> SmoothedPavaCalibrator().fit([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).predict_proba([0.0, 1.5, 3.0])[:, 1].tolist()
+    [0.25, 0.5, 0.75]
+    """
+
+    def _fit(self, rows: _Rows) -> None:
+        super()._fit(rows)
+        for group, (x, y) in enumerate(self.steps_):
+            own = rows.group == group if group else slice(None)
+            self.steps_[group] = (x, _smoothed(x, y, rows.logit[own], rows.label[own], rows.weight[own]))
+
+
+def _smoothed(x: Column, y: Column, logit: Column, label: Column, weight: Column) -> Column:
+    # the smoothed rate at every edge of a block; edges have the same rate where they are of one block
+    block = np.cumsum(np.r_[0, np.diff(y) != 0])  # [edges]
+    of_row = block[(np.searchsorted(x, logit, side="right") - 1).clip(0)]
+    events, total = np.bincount(of_row, weight * label), np.bincount(of_row, weight)
+    rate = (events + 0.5) / (total + 1)
+    return np.asarray(isotonic_regression(rate, sample_weight=total + 1)[block], float)
 
 
 class MonotoneNetworkCalibrator(_ByContext):

@@ -26,6 +26,7 @@ class Claim:
         also: Other studies that test it, with their deciding parts; with none, a study is only named.
         compared: Further parts, worked out from the numbers of one or more studies.
         tells: Sentences for the explanation that are written from the numbers.
+        universal: Whether it says "any", "no" or "free of", so that one part beyond chance refutes it.
     """
 
     says: str
@@ -37,6 +38,7 @@ class Claim:
     also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     compared: Callable[[Documents], Sequence[Part]] | None = None
     tells: Callable[[Documents], str] | None = None
+    universal: bool = False
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -79,8 +81,20 @@ def figure(part: Mapping[str, Any]) -> str:
     >>> figure({"value": 1.5, "lower": 0.25, "upper": 2.75, "unit": "%"}), figure({"value": 0, "lower": 0, "upper": 0})
     ('1.5% [0.25, 2.75]', '0')
     """
-    interval = f" [{part['lower']:.3g}, {part['upper']:.3g}]" if part["lower"] < part["upper"] else ""
-    return f"{part['value']:.3g}{part.get('unit', '')}{interval}"
+    lower, upper = map(number, (part["lower"], part["upper"]))
+    interval = f" [{lower}, {upper}]" if part["lower"] < part["upper"] and {lower, upper} != {"0"} else ""
+    return f"{number(part['value'])}{part.get('unit', '')}{interval}"
+
+
+def number(value: float) -> str:
+    """Three digits, but all of those before the point, and nothing for what rounding left.
+
+    >>> number(-0.00275), number(3741.2), number(12345), number(3.5e-14), number(-0.0)
+    ('-0.00275', '3,740', '12,300', '0', '0')
+    """
+    if abs(value) < 1e-9:
+        return "0"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 def plain(part: Part) -> dict[str, Any]:

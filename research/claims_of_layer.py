@@ -72,14 +72,16 @@ LAYER = (
             "same training: layer, softplus, has a lower log loss",
             "each tuned: layer, ReLU, has a lower log loss",
             "each tuned: layer, softplus, has a lower log loss",
+            "both as tuned without it: layer, softplus, has a lower log loss",
+            "both as tuned with it: layer, softplus, has a lower log loss",
         ),
-        "The layer of one input, simulated, 100 to 10,000 rows of a monotone truth; with the same training, and with "
-        "each tuned on other seeds.",
+        "The layer of one input, simulated, 100 to 10,000 rows of a monotone truth; with the same training, with each "
+        "tuned on other seeds, and at equal settings where those that were chosen differ.",
         {
             HELD: "It does so with the same training and beside early stopping.",
-            PARTLY: "With the same training it does, and the more so the fewer the rows. With each tuned it depends on "
-            "the number of rows: stopping early regularises too, and where both layers stop before a slope reaches "
-            "zero they are the same curve.",
+            PARTLY: "With the same training it does, and the more so the fewer the rows. Otherwise it depends on the "
+            "number of rows and on the rate and the steps: stopping early regularises too, and where both layers stop "
+            "before a slope reaches zero they are the same curve.",
             NOT: "The layer without the constraint does as well.",
         },
     ),

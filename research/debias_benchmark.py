@@ -10,6 +10,13 @@ by another policy. Position bias can only harm where the logger ranked by someth
 
 The dual head has its defaults in every world. Every other method has, for each click model, the best of six settings on
 other seeds: `python -m research debias-tuning`. Variants of the dual head are in `debias_variants`.
+
+What is served is judged by its ECE on further traffic of the logger, as a ratio to that of the naive model after the
+same refit: both are fitted to the training rows once more, the naive model by isotonic regression of its scores. The
+ratio to the naive model without a refit is among the rows.
+
+Shares of logs have the exact interval of as many trials. With four logs it reaches beyond a half even where all agree.
+The rate of training steps is timed with the paper's joint anchor, three tasks and a wider network.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from isolayer.debias.diagnose import after_training
 from isolayer.nn.rates import parameter_groups
 from isolayer.simulate import Feed, debias_feed
 from isolayer.simulate.session_behaviours import Contextual
+from research import result
 from research.charts import intervals
 from research.debias_methods import (
     CONTEXTS,
@@ -58,6 +66,11 @@ from research.result import (
     units_of,
 )
 
+NOTE = (
+    "Platt scaling is a monotone map of one score, which changes no order within a list; so is isotonic regression, "
+    "except that its steps give some items the same score. The ECE of bins is above 0 for true probabilities too, "
+    "which draws the ratios towards 1; how much of it that is here, we have not measured."
+)
 CLAIM = "The isotonic head takes position out of relevance, where position dropout does not."
 PAPER = "section 5, tables 3 and 4; no simulation with known relevance"
 
@@ -82,6 +95,8 @@ LISTS, QUICK_LISTS = 15_000, 1_000  # traffic is as long as the log, so that the
 TEST_LISTS = 4_000
 OURS, ADVISED, UNBIASED = "dual head", "dual head, advised alpha", "unbiased labels"
 BEHIND = 0.002  # as much as a joint loss may be behind a detached anchor in `debias_variants`
+REFITTED = "isotonic"  # the naive model with isotonic regression, fitted to the rows that ours is refitted to
+HALF = 0.5  # of the logs: a warning that fires in more of them than this, or a false one in fewer
 OTHERS = tuple(method for method in METHODS if not method.startswith(OURS))
 
 
@@ -232,20 +247,20 @@ def summarise(finished: Sequence[Finished]) -> Result:
     parts = list[Part]()
     for name in present:
         more, said = _ranking(finished, name, methods) if "spurious" in name else _informed(finished, name)
-        ratio = by_seed(finished, name, f"ece {OURS}") / by_seed(finished, name, "ece naive")
-        rows += [
-            *more,
-            Row(name, "ECE of what is served over that of naive", estimate(ratio)),
-            *_errors(finished, name),
-        ]
-        parts += [*said, Part(f"what is served is calibrated like naive ({name})", estimate(ratio), below=1.2)]
-    same = [one.numbers["same order"] for one in finished if "same order" in one.numbers]
-    parts.append(Part("the anchor leaves the ranking as it is, to the bit", _all(same), above=0.999))
+        more_of_errors, alike = _calibrated(finished, name)
+        rows += [*more, *more_of_errors]
+        parts += [*said, alike]
+    parts.append(_to_the_bit(finished))
     speed = estimate(by_seed(finished, THROUGHPUT, "ratio"))
-    rows.append(Row("512-256-128 backbone", "training rows per second over naive", speed))
-    parts.append(Part("training is at most 15% slower than naive", speed, above=0.85))
+    rows.append(Row("512-256-128 backbone, joint anchor", "training rows per second over naive", speed))
+    parts.append(Part("training with the joint anchor is at most 15% slower than naive", speed, above=0.85))
     series = [{"setting": name, "method": method, **mean._asdict()} for (name, method), mean in means.items()]
-    return Result(tuple(rows), tuple(parts), {"ndcg": series}, note="Platt and isotonic regression rank like naive.")
+    per_seed = {
+        f"{name}: {method}": by_seed(finished, name, f"ndcg {method}").tolist()
+        for name in present
+        for method in methods
+    }
+    return Result(tuple(rows), tuple(parts), {"ndcg": series, "by seed": per_seed}, NOTE)
 
 
 def _ranking(finished: Sequence[Finished], name: str, methods: Sequence[str]) -> tuple[list[Row], list[Part]]:
@@ -258,7 +273,7 @@ def _ranking(finished: Sequence[Finished], name: str, methods: Sequence[str]) ->
     parts = [
         Part(f"the dual head closes at least 92% of the gap ({name})", shares[OURS], above=0.92),
         Part(f"it is at most {BEHIND} nDCG behind the best other method ({name})", behind, above=-BEHIND),
-        Part(f"no warning ({name})", _share(finished, name, fires=False), above=0.999),
+        Part(f"a false warning comes in fewer than half of the logs ({name})", _warned(finished, name), below=HALF),
     ]
     return rows, parts + [_beats(finished, name, baseline) for baseline in OTHERS]
 
@@ -273,8 +288,28 @@ def _informed(finished: Sequence[Finished], name: str) -> tuple[list[Row], list[
         Part(f"the advised alpha costs less than .005 nDCG ({name})", loss, below=0.005),
     ]
     if "informed" in name:
-        parts.append(Part(f"the warning fires ({name})", _share(finished, name, fires=True), above=0.999))
+        says = f"the warning fires in more than half of the logs ({name})"
+        parts.append(Part(says, _warned(finished, name), above=HALF))
     return [], parts
+
+
+def _calibrated(finished: Sequence[Finished], name: str) -> tuple[list[Row], Part]:
+    """ECE of what is served against that of the naive model, refitted alike and as it was trained."""
+    ours, alike, plain = (by_seed(finished, name, f"ece {model}") for model in (OURS, REFITTED, "naive"))
+    rows = [
+        Row(name, "ECE of what is served over that of naive with the same refit", estimate(ours / alike)),
+        Row(name, "ECE of what is served over that of naive without a refit", estimate(ours / plain)),
+        *_errors(finished, name),
+    ]
+    says = f"what is served is calibrated like naive with the same refit ({name})"
+    return rows, Part(says, estimate(ours / alike), below=1.2)
+
+
+def _to_the_bit(finished: Sequence[Finished]) -> Part:
+    """In how many of the logs that were checked the anchor changed a bit of what is ranked by; a count, no estimate."""
+    same = [one.numbers["same order"] for one in finished if "same order" in one.numbers]
+    says = f"the anchor leaves the ranking as it is, to the bit (in how many of {len(same)} logs it does not)"
+    return Part(says, result.certain(len(same) - sum(same)), below=1)
 
 
 def _errors(finished: Sequence[Finished], name: str) -> list[Row]:
@@ -309,10 +344,6 @@ def _beats(finished: Sequence[Finished], setting: str, baseline: str) -> Part:
     return Part(f"above {baseline} ({setting})", estimate(gain), above=0.0)
 
 
-def _share(finished: Sequence[Finished], setting: str, *, fires: bool) -> Estimate:
-    return _all([float((alpha > 0) == fires) for alpha in by_seed(finished, setting, "advised alpha")])
-
-
-def _all(outcomes: Sequence[float]) -> Estimate:
-    mean = float(np.mean(outcomes))
-    return Estimate(mean, mean, mean, len(outcomes))
+def _warned(finished: Sequence[Finished], setting: str) -> Estimate:
+    """In what share of the logs of a setting the diagnosis warns."""
+    return result.proportion(by_seed(finished, setting, "advised alpha") > 0)

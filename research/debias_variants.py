@@ -58,7 +58,8 @@ def summarise(finished: Sequence[Finished]) -> Result:
         joint = estimate(by_seed(finished, world, "ndcg dual head, joint alpha .25") - ours)
         parts.append(Part(f"a joint loss ranks as well as a detached anchor ({world})", joint, above=-0.002))
     series = [{"setting": world, "method": method, **one._asdict()} for (world, method), one in found.items()]
-    return Result(tuple(rows), tuple(parts), {"ndcg": series})
+    per_seed = {f"{world}: {name}": by_seed(finished, world, f"ndcg {name}").tolist() for world, name in found}
+    return Result(tuple(rows), tuple(parts), {"ndcg": series, "by seed": per_seed})
 
 
 def chart(series: dict[str, Any]) -> Any:

@@ -5,16 +5,20 @@ list, or further and further, and what is relevant turns slowly. Every model sta
 then each day's log is first ranked and predicted, which is the test, and then learned from, in one pass that goes on
 with the optimiser of the day before:
 
-    naive                    clicks as they are
-    isotonic                 the dual head as the paper trains it (joint loss)
-    isotonic, detached       the same with the detached anchor, our remedy where the joint loss falls behind: the
-                             inference loss no longer pulls relevance towards clicks whose bias grows
-    isotonic, frozen         the same with the detached anchor, never trained again
-    exact calibrator         the naive model, whose scores are calibrated by position and device: curves fitted exactly
-                             to the sums of all days, once a week; a day counts half as much after every 30 days
-    IPS, re-estimated        propensities harvested anew every day from the log of the last month
-    IPS, never re-estimated  the propensities of the first month
-    IPS, true propensities   those of the simulator, day by day: what no pipeline has
+    naive                            clicks as they are
+    isotonic head, joint loss        the dual head as the paper trains it
+    isotonic head, detached anchor   the same with the detached anchor, our remedy where the joint loss falls behind:
+                                     the inference loss no longer pulls relevance towards clicks whose bias grows
+    isotonic head, frozen            the same with the detached anchor, never trained again
+    exact calibrator                 the naive model, whose scores are calibrated by position and device: curves fitted
+                                     exactly to the sums of all days, once a week; a day counts half as much after
+                                     every 30 days
+    IPS, re-estimated                propensities harvested anew every day from the log of the last month
+    IPS, never re-estimated          the propensities of the first month
+    IPS, true propensities           those of the simulator, day by day: what no pipeline has
+
+None of the arms is isotonic regression. Judged are the order by true relevance (nDCG), and the predictions of the day's
+log, of which the position is known: O/E by position, and normalised entropy (NE).
 
 The world is a position-based model, for which inverse propensity weighting is exactly right. All arms learn at the same
 rate and from the same rows, and the figures are those of the second half of the year. The exact calibrator cannot
@@ -70,6 +74,12 @@ NAIVE, JOINT, DETACHED, FROZEN = "naive", "isotonic", "isotonic, detached anchor
 EXACT = "exact calibrator"
 FRESH, STALE, TRUE = "IPS, re-estimated", "IPS, never re-estimated", "IPS, true propensities"
 ARMS = (NAIVE, JOINT, DETACHED, FROZEN, EXACT, FRESH, STALE, TRUE)
+LABELS = {  # of the arms, whose names are those of the saved units
+    JOINT: "isotonic head, joint loss",
+    DETACHED: "isotonic head, detached anchor",
+    FROZEN: "isotonic head, frozen",
+}
+WIRED = {JOINT: "with the joint loss the isotonic head", DETACHED: "with the detached anchor the isotonic head"}
 DRIFTS = {"bias grows": (0.6, 0.9), "bias fades": (1.4, -0.9)}  # strength on day 0, and what its logarithm gains
 CLIP = 0.05  # propensities below count as this
 MARGIN = 0.005  # nDCG: as good as, when not lower by more
@@ -224,16 +234,25 @@ def summarise(finished: Sequence[Finished]) -> Result:
     """Means over the second half of the year, differences paired by seed."""
     told = (("ndcg", "nDCG@10, true relevance"), ("oe", "mean abs(O/E - 1) by position"), ("ne", "NE of the log"))
     rows = [
-        Row(f"{drift}: {name}", f"{what}, second half", estimate(by_seed(finished, f"{drift}: {name}", key)), digits=4)
+        Row(
+            f"{drift}: {_label(name)}",
+            f"{what}, second half",
+            estimate(by_seed(finished, f"{drift}: {name}", key)),
+            digits=4,
+        )
         for key, what in told
         for drift in DRIFTS
         for name in ARMS
     ]
     rows += [
-        Row(name, f"CPU seconds of {key} a day", estimate(_both(finished, name, f"{key} seconds")), digits=3)
+        Row(_label(name), f"CPU seconds of {key} per day", estimate(_both(finished, name, f"{key} seconds")), digits=3)
         for name, key in ((DETACHED, "training"), (EXACT, "estimating"), (FRESH, "training"), (FRESH, "estimating"))
     ]
     return Result(tuple(rows), _parts(finished), _series(finished), _note(finished))
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name)
 
 
 def _both(finished: Sequence[Finished], name: str, key: str) -> NDArray[np.float64]:
@@ -249,51 +268,68 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
     # each drift by itself: propensities that err may happen to err towards where a drift leads
     parts: list[Part] = []
     for drift in DRIFTS:
-        minus = partial(_minus, finished, drift)
-        parts += [
-            Part(f"{drift}: isotonic ranks better than naive", minus(JOINT, NAIVE), above=0),
-            Part(
-                f"{drift}: with the detached anchor it adapts, ranking better than frozen",
-                minus(DETACHED, FROZEN),
-                above=0,
-            ),
-            Part(f"{drift}: isotonic ranks better than IPS never re-estimated", minus(JOINT, STALE), above=0),
-            Part(
-                f"{drift}: isotonic ranks as well as IPS re-estimated daily (within {MARGIN})",
-                minus(JOINT, FRESH),
-                above=-MARGIN,
-            ),
-            Part(f"{drift}: IPS ranks worse without re-estimation", minus(STALE, FRESH), below=0),
-            Part(f"{drift}: isotonic predicts positions better than stale IPS", minus(JOINT, STALE, "oe"), below=0),
-            Part(
-                f"{drift}: isotonic predicts the log better than the exact calibrator",
-                minus(JOINT, EXACT, "ne"),
-                below=0,
-            ),
-            Part(
-                f"{drift}: with the detached anchor it ranks as well as IPS re-estimated daily (within {MARGIN})",
-                minus(DETACHED, FRESH),
-                above=-MARGIN,
-            ),
-        ]
+        parts += [*_joint(finished, drift), *_detached(finished, drift)]
+        parts += [_lower_ne(finished, drift, ours, rival) for ours in WIRED for rival in (EXACT, STALE, FRESH)]
     return tuple(parts)
+
+
+def _joint(finished: Sequence[Finished], drift: str) -> list[Part]:
+    """What the paper's loss comes to in one drift, and what old propensities do."""
+    minus, head = partial(_minus, finished, drift), f"{drift}: {WIRED[JOINT]}"
+    return [
+        Part(f"{head} ranks better than naive", minus(JOINT, NAIVE), above=0),
+        Part(f"{head} ranks better than IPS never re-estimated", minus(JOINT, STALE), above=0),
+        Part(f"{head} ranks as well as IPS re-estimated daily (within {MARGIN})", minus(JOINT, FRESH), above=-MARGIN),
+        Part(f"{drift}: IPS ranks worse without re-estimation", minus(STALE, FRESH), below=0),
+        Part(
+            f"{head} has an O/E by position nearer to 1 than IPS with old propensities",
+            minus(JOINT, STALE, "oe"),
+            below=0,
+        ),
+    ]
+
+
+def _detached(finished: Sequence[Finished], drift: str) -> list[Part]:
+    """The same of the detached anchor, and of never training it again."""
+    minus, head = partial(_minus, finished, drift), f"{drift}: {WIRED[DETACHED]}"
+    return [
+        Part(f"{head} adapts, ranking better than frozen", minus(DETACHED, FROZEN), above=0),
+        Part(
+            f"{head} ranks as well as IPS re-estimated daily (within {MARGIN})", minus(DETACHED, FRESH), above=-MARGIN
+        ),
+    ]
+
+
+def _lower_ne(finished: Sequence[Finished], drift: str, ours: str, rival: str) -> Part:
+    """Whether the head predicts the log better than a rival."""
+    told = {EXACT: "the exact calibrator", STALE: "IPS never re-estimated", FRESH: "IPS re-estimated daily"}
+    says = f"{drift}: {WIRED[ours]} has lower NE than {told[rival]}"
+    return Part(says, _minus(finished, drift, ours, rival, "ne"), below=0)
 
 
 def _note(finished: Sequence[Finished]) -> str:
     told = []
     for drift in DRIFTS:
         gain = {other: _minus(finished, drift, DETACHED, other) for other in (STALE, FRESH, TRUE)}
-        found = ", ".join(
-            f"{one.value:+.4f} [{one.lower:+.4f}, {one.upper:+.4f}] to {name}" for name, one in gain.items()
-        )
-        told.append(f"{drift}: {found}")
+        found = ", ".join(f"{_apart(one)} {_label(name)}" for name, one in gain.items())
+        told.append(f"where {drift}, nDCG is {found}")
     remedy = {drift: _minus(finished, drift, DETACHED, JOINT) for drift in DRIFTS}
     gained = " and ".join(f"{one.value:+.4f} where {drift}" for drift, one in remedy.items())
     return (
-        "Isotonic is as the paper "
-        f"trains it; the detached anchor changes its nDCG by {gained}, and with it the nDCG compares: "
-        f"{'; '.join(told)}."
+        "The head with the joint loss is as the paper trains it; the detached anchor changes its nDCG by "
+        f"{gained}. With the detached anchor: {'; '.join(told)}."
     )
+
+
+def _apart(one: Estimate) -> str:
+    """A difference in words.
+
+    >>> _apart(Estimate(-0.01, -0.02, 0.0, 4))
+    '0.0100 [0.0000, 0.0200] below'
+    """
+    sign = -1 if one.value < 0 else 1
+    lower, upper = sorted((sign * one.lower, sign * one.upper))
+    return f"{abs(one.value):.4f} [{round(lower, 4) + 0.0:.4f}, {upper:.4f}] {'below' if sign < 0 else 'above'}"
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:
@@ -302,7 +338,7 @@ def _series(finished: Sequence[Finished]) -> dict[str, Any]:
         for name in ARMS:
             own = [one.numbers["ndcg by day"] for one in finished if one.unit.setting == f"{drift}: {name}"]
             for week, value in enumerate(_weekly(np.mean(own, axis=0))):
-                for column, one in zip(columns.values(), (drift, name, week, value), strict=True):
+                for column, one in zip(columns.values(), (drift, _label(name), week, value), strict=True):
                     column.append(one)
     return columns
 
@@ -320,7 +356,7 @@ def chart(series: dict[str, Any]) -> Any:
         .encode(
             x=alt.X("week:Q", title="week after the first month"),
             y=alt.Y("ndcg:Q", title="nDCG@10, true relevance", scale=alt.Scale(zero=False)),
-            color=alt.Color("arm:N", title=None, sort=list(ARMS)),
+            color=alt.Color("arm:N", title=None, sort=[_label(name) for name in ARMS]),
         )
         .properties(width=320, height=240)
     )

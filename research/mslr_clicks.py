@@ -8,7 +8,9 @@ clicks and are judged on all documents of the test queries, by nDCG@10 against t
     weak ranker     a linear ranker fitted to the grades of three queries: what a first version in production is
 
 Boosted trees learn from the same clicks (`tree_methods`), with the settings that were best for the click model in
-simulated worlds. Intervals are over resampled test queries and over seeds of clicks, lists and networks.
+simulated worlds (`tree_tuning`). Those of ours are there twice: learning from clicks alone, as the engines do, and with
+a teacher, the network that learned the curves, whose probabilities are a part of the labels of the trees. Intervals are
+over resampled test queries and over seeds of clicks, lists and networks.
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ from isolayer.metrics.ranking import ndcg_sums
 from isolayer.simulate.behaviours import GAIN, Behaviour, PositionBased, Shown, Trust
 from research import tree_methods
 from research.boosted_trees import ROUNDS
+from research.boosted_trees import note as note_on_teacher
 from research.charts import intervals, records
 from research.data import data_path
 from research.datasets import mslr
-from research.debias_methods import tuned
 from research.loop import WIDTH, Log, network, train
 from research.resampling import difference, draws
 from research.result import Finished, Numbers, Part, Result, Row, Unit, units_of
-from research.tree_methods import LIGHT, OURS, TRIED, XGB, ClickLog, rank
+from research.tree_methods import ENGINES, LABELS, TAUGHT, ClickLog, rank
+from research.tree_settings import setting_of
 
 CLAIM = "The isotonic head takes position out of relevance, where Position Dropout does not."
 PAPER = "section 5, no public data"
@@ -50,9 +53,9 @@ SETTINGS = tuple(f"{bias}, {logger}" for logger in LOGGERS for bias in BEHAVIOUR
 NAIVE, DROPOUT, PAL_, JOINT, DETACHED = "naive", "Position Dropout", "PAL", "dual head", "dual head, detached anchor"
 CEILING = "clicks without bias"
 NETWORKS = (NAIVE, DROPOUT, PAL_, JOINT, DETACHED, CEILING)
-TREES = {f"trees, {method}": method for method in (tree_methods.NAIVE, LIGHT, XGB, OURS)}
+TREES = {f"trees, {method}": method for method in (tree_methods.NAIVE, *ENGINES, LABELS, TAUGHT)}
 METHODS = (*NETWORKS, *TREES)
-TUNED_AS = {"position bias": "trees, PBM", "trust bias": "trees, trust"}
+TUNED_AS = {"position bias": "PBM", "trust bias": "trust"}
 QUERIES_OF_WEAK_RANKER = 3
 Table = NDArray[np.float32]
 
@@ -118,7 +121,7 @@ def log_of_trees(log: Log) -> ClickLog:
 
 def by_trees(method: str, log: ClickLog, docs: Documents, unit: Unit) -> NDArray[np.float64]:
     """Scores of documents by boosted trees that have learned from clicks."""
-    setting = tuned().get(TUNED_AS[unit.setting.split(", ")[0]], {}).get(method, TRIED[0])
+    setting = setting_of(TUNED_AS[unit.setting.split(", ")[0]], method)
     return rank(method, log, docs.features, setting, rounds=10 if unit.quick else ROUNDS, seed=unit.seed)
 
 
@@ -208,12 +211,13 @@ def summarise(finished: Sequence[Finished]) -> Result:
     ]
     parts += [
         Part(
-            f"trees through our curves rank better than {method} under {setting}",
-            difference(finished, setting, f"trees, {OURS} ndcg", f"trees, {method} ndcg"),
+            f"trees, {ours}, rank better than {method} under {setting}",
+            difference(finished, setting, f"trees, {ours} ndcg", f"trees, {method} ndcg"),
             above=0,
         )
+        for ours in (LABELS, TAUGHT)
         for setting in SETTINGS
-        for method in (LIGHT, XGB)
+        for method in ENGINES
     ]
     return Result(tuple(rows), tuple(parts), _series(finished), _note(finished))
 
@@ -222,7 +226,7 @@ def _note(finished: Sequence[Finished]) -> str:
     queries = finished[0].numbers["queries"]
     return (
         f"Real documents and grades, {queries} test queries; clicks are simulated. Networks have their defaults, and "
-        f"{DROPOUT} the paper's rate: nothing was searched on these documents."
+        f"{DROPOUT} the paper's rate: nothing was searched on these documents. {note_on_teacher()}"
     )
 
 

@@ -5,8 +5,8 @@ The paper leaves off-policy evaluation to future work; this is the ground it wou
 the other policy had in its own log. Intervals are as wide as errors on resampled logs spread. Beside the error on the
 log itself stands the mean error over resamples, which is what the field's benchmark reports.
 
-The reward model is a logistic regression per position, and the same with its logits calibrated by one isotonic curve a
-position. Each row's reward is told by a regression that saw the other half of the rows (copies of a row stay in its
+The reward model is a logistic regression per position, and the same with its logits calibrated by one isotonic curve
+per position. Each row's reward is told by a regression that saw the other half of the rows (copies of a row stay in its
 half); the curves see the labels of all rows, through three shrunk curves. Propensities of the target policy are drawn
 from its published Beta prior.
 """
@@ -53,7 +53,7 @@ Table = NDArray[np.float64]
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
-    """Resamples of the log, some a seed."""
+    """Resamples of the log, some per seed."""
     return units_of(["all"], quick=quick, seeds=seeds or SEEDS, cost=1.0 if quick else 2.5)
 
 

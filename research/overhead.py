@@ -9,9 +9,14 @@ thread; CPU time of this process, so that a busy machine does not count. Ways to
     distilled       the shallow network
 
 These are called by themselves, beside the network. The frozen head is measured inside a graph as well, compiled and in
-onnxruntime: what a chain of 21 heads takes more than one head, for each of the 20.
+onnxruntime: what a chain of 21 heads takes more than one head, for each of the 20, over the time of the same eager
+network. The target for the frozen head is 1% of the network.
 
-AUC is that of the isotonic head's probabilities of clicks and eleven more tasks on held-out rows.
+What is distilled is a head of as many buckets with a curve of its own for each of the 30 contexts. The paper does not
+say what its shallow network is told of the context, so there are two: one whose hidden units are shifted by position
+and by device, and one that has a shift for every combination. Distilling does not depend on the ranker: the head is
+over a small network, trained on a simulated feed. AUC is that of the isotonic head's probabilities of clicks and eleven
+more tasks on held-out rows.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -32,11 +37,12 @@ from isolayer import metrics
 from isolayer.debias.distill import ShallowHead, distill
 from isolayer.debias.heads import DualHead
 from isolayer.errors import need
+from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.frozen import FrozenCurves
 from isolayer.nn.isotonic import IsotonicLayer
 from research.charts import records
-from research.loop import WIDTH, as_log, network, train
+from research.loop import WIDTH, Log, as_log, network, train
 from research.per_task_isotonic import CONTEXTS, FALLING, TWELVE, feed
 from research.result import (
     Estimate,
@@ -59,10 +65,13 @@ PAPER = "section 5.7: about 5% CPU; AUC loss below 0.1%"
 SEEDS = 5
 BATCH = 1024
 NETWORKS = {"small": (12, 64, 32), "medium": (256, 512, 256, 128), "large": (1024, 2048, 1024, 512)}
-JUDGED = "medium"  # where ours is judged; beside a large one it costs next to nothing
+TARGET = 1.0  # percent of the network that the frozen head may cost
+GRID = Grid(step=0.2)  # of the head that is distilled: as many buckets as the heads that are timed
 COMPILED, ONNX = "frozen, compiled", "frozen, ONNX"
 WAYS = ("as trained", "frozen", COMPILED, ONNX, "as listed", "distilled")
 DISTILLED = "distillation"
+BY_FEATURE, BY_COMBINATION = "shifts by position and device", "a shift per combination"
+STUDENTS = {BY_FEATURE: CONTEXTS, BY_COMBINATION: {"combination": CONTEXTS["position"] * CONTEXTS["device"]}}
 LONG = 21  # heads in a chain
 
 
@@ -209,24 +218,46 @@ def distilled(seed: int, *, quick: bool) -> Numbers:
         contexts=CONTEXTS,
         anchor="joint",
         decreasing=FALLING,
+        mode="cross",
+        grid=GRID,
     )
     train(model, log, seed=seed)
     curves = model.context_curves
     with torch.no_grad():
         read, read_test = (model.relevance(model.backbone(rows.features)) * model.sign for rows in (log, test))
-    student = distill(curves, CONTEXTS, read, log.context, steps=600 if quick else 1500, seed=seed).student
-    with torch.no_grad():
-        teacher_says, student_says = (head(read_test, test.context).T.numpy() for head in (curves, student))
-    auc = [
-        [metrics.auc(test.labels[task].numpy(), column) for column in columns]
-        for task, columns in zip(TWELVE, zip(teacher_says, student_says, strict=True), strict=True)
-    ]
-    losses = [100 * (1 - student / teacher) for teacher, student in auc]
-    return {
-        "auc": float(np.mean(auc, axis=0)[0]),
-        "mean loss": float(np.mean(losses)),
-        "worst loss": float(max(losses)),
-    }
+        teacher = _auc(curves(read_test, test.context), test)
+    numbers: Numbers = {"auc": teacher[0]}
+    for name, sizes in STUDENTS.items():
+        steps = 600 if quick else 1500
+        head = partial(_of_combination, curves) if name == BY_COMBINATION else curves
+        student = distill(head, sizes, read, combined(log.context), steps=steps, seed=seed).student
+        with torch.no_grad():
+            found = _auc(student(read_test, combined(test.context)), test)
+        losses = [100 * (1 - after / before) for before, after in zip(teacher, found, strict=True)]
+        numbers |= {f"mean loss, {name}": float(np.mean(losses)), f"worst loss, {name}": float(max(losses))}
+    return numbers
+
+
+def combined(context: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A context with one id more, that of the combination.
+
+    >>> combined({"position": torch.tensor([2]), "device": torch.tensor([1])})["combination"]
+    tensor([7])
+    """
+    return {**context, "combination": context["position"] * CONTEXTS["device"] + context["device"]}
+
+
+def _of_combination(curves: nn.Module, logit: Tensor, context: Mapping[str, Tensor]) -> Tensor:
+    # the curves, asked by the id of the combination
+    devices = CONTEXTS["device"]
+    ids = context["combination"]
+    out: Tensor = curves(logit, {"position": ids // devices, "device": ids % devices})
+    return out
+
+
+def _auc(logit: Tensor, rows: Log) -> list[float]:
+    columns = zip(TWELVE, logit.T.numpy(), strict=True)
+    return [metrics.auc(rows.labels[task].numpy(), column) for task, column in columns]
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
@@ -237,7 +268,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
             "CPU overhead, % of the network",
             _overhead(finished, size, way),
             _said(way),
-            1,
+            2,
         )
         for size in NETWORKS
         for way in WAYS
@@ -247,30 +278,45 @@ def summarise(finished: Sequence[Finished]) -> Result:
         for size in NETWORKS
     ]
     rows += [
-        Row("distilled head", f"AUC lost, {which} of 12 tasks", _lost(finished, which), "below 0.1%", 3, "%")
+        Row(
+            f"distilled head, {name}",
+            f"AUC lost, {which} of 12 tasks",
+            _lost(finished, which, name),
+            "below 0.1%",
+            3,
+            "%",
+        )
+        for name in STUDENTS
         for which in ("mean", "worst")
     ]
     parts = (
+        *(_listed(finished, size) for size in NETWORKS),
         *(
             Part(
-                f"the head as the paper lists it costs about 5% of CPU ({size} network)",
-                _overhead(finished, size, "as listed"),
-                above=2.5,
-                below=7.5,
+                f"the frozen head costs less than {TARGET:g}% of CPU ({size} network)",
+                _overhead(finished, size, "frozen"),
+                below=TARGET,
                 unit="%",
             )
             for size in NETWORKS
         ),
-        Part(
-            f"ours, kept as a table, costs less ({JUDGED} network)",
-            _overhead(finished, JUDGED, "frozen"),
-            below=5,
-            unit="%",
+        *(
+            Part(
+                f"distilling loses less than 0.1% AUC {said} ({name})",
+                _lost(finished, which, name),
+                below=0.1,
+                unit="%",
+            )
+            for name in STUDENTS
+            for which, said in (("mean", "on average"), ("worst", "on the worst task"))
         ),
-        Part("distilling loses less than 0.1% AUC on average", _lost(finished, "mean"), below=0.1, unit="%"),
-        Part("distilling loses less than 0.1% AUC on the worst task", _lost(finished, "worst"), below=0.1, unit="%"),
     )
     return Result(tuple(rows), parts, _series(finished), _note(finished))
+
+
+def _listed(finished: Sequence[Finished], size: str) -> Part:
+    says = f"the head as the paper lists it costs about 5% of CPU ({size} network)"
+    return Part(says, _overhead(finished, size, "as listed"), above=2.5, below=7.5, unit="%")
 
 
 def _said(way: str) -> str:
@@ -281,24 +327,38 @@ def _overhead(finished: Sequence[Finished], size: str, way: str) -> Estimate:
     return estimate(by_seed(finished, size, f"{way} %"))
 
 
-def _lost(finished: Sequence[Finished], which: str) -> Estimate:
-    return estimate(by_seed(finished, DISTILLED, f"{which} loss"))
+def _lost(finished: Sequence[Finished], which: str, student: str) -> Estimate:
+    return estimate(by_seed(finished, DISTILLED, f"{which} loss, {student}"))
 
 
 def _note(finished: Sequence[Finished]) -> str:
-    listed, distilled_, *frozen = (
-        _overhead(finished, JUDGED, way).value for way in ("as listed", "distilled", "frozen", COMPILED, ONNX)
-    )
-    network_ = " - ".join(str(size) for size in NETWORKS[JUDGED])
     taken = float(np.mean([by_seed(finished, size, "as listed ms") for size in NETWORKS]))
     largest = estimate(by_seed(finished, "large", "alone ms")).value
+
+    def beside(way: str) -> str:
+        return ", ".join(f"{_percent(_overhead(finished, size, way).value)} ({size})" for size in NETWORKS)
+
+    sizes = ", ".join(f"{size} {' - '.join(map(str, widths))}" for size, widths in NETWORKS.items())
+    about = [size for size in NETWORKS if _listed(finished, size).held == "held"]
     return (
-        f"The paper does not say how large its ranker is, so three sizes are shown: its head takes {taken:.1f} ms for "
-        f"{BATCH} rows here, which is 5% of a ranker of {taken / 0.05:.0f} ms, and our large one takes {largest:.0f}. "
-        f"Beside one of {network_} the head "
-        f"as the paper lists it adds {listed:.0f}%, the distilled one {distilled_:.0f}%, ours {frozen[0]:.1f}% called "
-        f"by itself, {frozen[1]:.1f}% inside a compiled graph and {frozen[2]:.1f}% in onnxruntime."
+        f"The paper does not say how large its ranker is, so three sizes are shown ({sizes}): its head takes "
+        f"{taken:.1f} ms for {BATCH} rows here, which is 5% of a ranker of {taken / 0.05:.0f} ms, and our large one "
+        f"takes {largest:.0f}. The head as listed adds {beside('as listed')}, so about 5% beside "
+        f"{' and '.join(about) or 'none'}; the head distilled, {beside('distilled')}; the head frozen, "
+        f"{beside('frozen')}. The head frozen in a graph is judged by the added cost of one head in a chain of heads "
+        f"over the time of the eager network: compiled, {beside(COMPILED)}; in ONNX, {beside(ONNX)}. Networks in such "
+        "graphs may be faster themselves; that is not measured."
     )
+
+
+def _percent(value: float) -> str:
+    """A percentage, with decimals where it is small.
+
+    >>> _percent(3743.7), _percent(4.48), _percent(0.05)
+    ('3744%', '4.5%', '0.05%')
+    """
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:.{digits}f}%"
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:

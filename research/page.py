@@ -18,14 +18,15 @@ _HEAD = """# Results
 Generated from the JSON files that `python -m research` writes; nothing is typed by hand. Every claim is cut into parts,
 each a number that must be above or below a bound. A part **held** when its whole 95% interval is on that side, **held
 in direction** when only the mean is, and **did not hold** otherwise, which is beyond chance only when its whole
-interval is on the other side; a claim held in part when some of its parts held and others did not. Some parts ask for
-more than the paper says, such as ranking above every baseline. The page of each study begins with the parts that did
-not hold.
+interval is on the other side; a claim held in part when some of its parts held and others did not, and is undecided
+when none held and none is beyond chance on the other side. Some parts ask for more than the paper says, such as ranking
+above every baseline. The page of each study begins with the parts that did not hold.
 
 The data are simulated unless a study says otherwise, so signs and order may be compared with the paper's, and sizes may
 not; not all signs agree. Intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those
-reported. Intervals of studies on real data are over resampled users, queries or rows, and over seeds where something is
-trained from one; but those of lattices are over seeds only, and those of real tasks over tasks.
+reported; where a rule was set after a first report, the page of the study says so. Intervals of studies on real data
+are over resampled users, queries or rows, and over seeds where something is trained from one; those of real tasks are
+over tasks.
 
 [What holds and what does not](claims.md) goes through the paper claim by claim.
 """
@@ -33,7 +34,7 @@ REPRODUCED = "reproduced"  # the folder of numbers and pictures beside the summa
 STUDIES = "studies"  # the folder of pages beside the summary
 CLAIMS = "claims.md"  # the page of the paper's claims beside the summary
 RUN = "run.json"  # how long a run of everything took
-READ_AGAIN = "best"  # a series that other studies read: the settings that were chosen
+READ_AGAIN = ("best", "by seed")  # series that other studies and claims read: settings that were chosen, single seeds
 _FOLDED = 30  # rows from which on a table is folded away
 
 
@@ -101,8 +102,9 @@ def write_page(page: str | Path, out: str | Path = "results") -> None:
         if document is None:
             continue
         kept = {key: value for key, value in document.items() if key != "series"}
-        if READ_AGAIN in document["series"]:
-            kept["series"] = {READ_AGAIN: document["series"][READ_AGAIN]}
+        read_again = {key: document["series"][key] for key in READ_AGAIN if key in document["series"]}
+        if read_again:
+            kept["series"] = read_again
         (folder / f"{experiment.name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         if document["picture"]:
             (folder / document["picture"]).write_bytes(packed((out / document["picture"]).read_bytes()))
@@ -136,7 +138,7 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
     lines = [
         f"{heading} {document['title']}",
         "",
-        f"**The paper:** {document['claim']} ({document['paper']})",
+        _claimed(document),
         "",
         *([f"**What was tested:** {tested}", ""] if (tested := TESTED.get(document["name"])) else []),
         f"**Outcome: {document['held']}.** {document['verdict']}",
@@ -152,6 +154,12 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         summary = f"<summary>All {len(document['rows'])} figures</summary>"
         figures = ['<details markdown="1">', summary, "", *figures, "</details>", ""]
     return "\n".join([*lines, *figures, _source(document)])
+
+
+def _claimed(document: dict[str, Any]) -> str:
+    """What is claimed and by whom: a study of what the paper does not have says so."""
+    by = "We say" if document["paper"].startswith("none") else "The paper"
+    return f"**{by}:** {document['claim']} ({document['paper']})"
 
 
 def _speaks_for(part: dict[str, Any]) -> int:

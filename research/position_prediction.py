@@ -57,6 +57,7 @@ PARTS = (  # what is said, by which figure, and of which two methods the first h
     (f"probabilities averaged {_FROM_X} by those from relevance", "loss", DEFAULT, PROBABILITIES_R),
     ("averaged probabilities are closer by the logger's feature than the served curve", "by feature", DEFAULT, CURVE),
 )
+DIFFERENCES = {"loss": "log loss", "by feature": "error by the logger's feature"}  # that parts are about
 METRICS = {"loss": "log loss", "ece": "ECE", "by feature": "field-level calibration error by the logger's feature"}
 
 
@@ -108,7 +109,11 @@ def summarise(finished: Sequence[Finished]) -> Result:
     }
     rows = [Row(f"{world}: {name}", METRICS[metric], one, digits=4) for (world, metric, name), one in found.items()]
     parts = [
-        Part(f"{says} ({world})", _gain(finished, world, metric, name, other), above=0.0)
+        Part(
+            f"{says} ({DIFFERENCES[metric]} of the former minus that of the latter; {world})",
+            _gain(finished, world, metric, other, name),
+            below=0.0,
+        )
         for world in WORLDS
         for says, metric, name, other in PARTS
     ]

@@ -7,8 +7,8 @@ rows: tasks of one source are judged on the same test rows with other labels or 
 the verdict says for how many tasks that is so. Every calibrator is fitted to the same rows and judged on the same test
 rows by log loss, ECE and the error of observed over expected by segment; for each task methods are ranked, and the mean
 rank over the tasks is what counts, with an interval over tasks, which describes how much tasks differ and is no test
-where they share their rows. Nothing is fetched here: tasks whose tables ``python -m benchmarks real`` has not built yet
-are left out.
+where they share their rows. Nothing is fetched here: flights and surveys lie inside packages on PyPI, and tasks whose
+tables were not built from them before (`benchmarks.real.tasks.load` does so, online) are left out.
 """
 
 from __future__ import annotations

@@ -95,6 +95,7 @@ EXPERIMENTS = (
     Experiment(
         "debias-tuning", "The settings of the debiasing benchmark, chosen on other seeds", "debias_tuning", chooses=True
     ),
+    Experiment("tree-tuning", "The settings of boosted trees, chosen on other seeds", "tree_tuning", chooses=True),
     Experiment("lattice", "Several monotone inputs: a lattice against boosters (section 6)", "lattice"),
     Experiment("segments", "A million advertisers end to end (section 6)", "segments"),
     Experiment("off-policy", "Off-policy evaluation with learned propensities (section 6)", "off_policy"),
@@ -113,7 +114,7 @@ def find(names: Sequence[str]) -> list[Experiment]:
     """The experiments of these names; for ``["all"]`` every one but those that choose settings for others.
 
     >>> [one.name for one in EXPERIMENTS if one not in find(["all"])]
-    ['debias-tuning']
+    ['debias-tuning', 'tree-tuning']
     >>> find(["nothing"])
     Traceback (most recent call last):
         ...

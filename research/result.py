@@ -2,7 +2,8 @@
 
 The rule of every verdict is here: a *part* of the paper's claim is a number with an interval and a bound it must stay
 on one side of. It **held** when the whole interval does, **held in direction** when only the number does, and **did
-not hold** otherwise. A claim held when all its parts did, and in part when some did and some did not.
+not hold** otherwise. A claim held when all its parts did, and in part when some did and some did not. It is undecided
+when no part held, and of those that did not hold none is beyond chance: no whole interval is on the other side.
 """
 
 from __future__ import annotations
@@ -175,6 +176,17 @@ class Part:
         return "held in direction" if self.above < value < self.below else "did not hold"
 
     @property
+    def refuted(self) -> bool:
+        """Whether the whole interval is on the other side of a bound.
+
+        >>> Part("AUC rises", Estimate(-0.8, -1.5, -0.1, 5), above=0).refuted
+        True
+        >>> Part("AUC rises", Estimate(-0.8, -1.7, 0.1, 5), above=0).refuted
+        False
+        """
+        return self.estimate.upper < self.above or self.estimate.lower > self.below
+
+    @property
     def must(self) -> str:
         """The bound in words.
 
@@ -185,13 +197,24 @@ class Part:
         return " and ".join(f"{side} {bound:g}" for side, bound in bounds if math.isfinite(bound))
 
 
-def outcome_of(parts: Sequence[Held]) -> str:
+def outcome_of(parts: Sequence[Held], *, beyond_chance: bool) -> str:
     """What parts come to: the worst of them, but ``held in part`` when another one held.
 
-    >>> outcome_of(["held", "held in direction"]), outcome_of(["did not hold", "held"])
-    ('held in direction', 'held in part')
+    Args:
+        parts: How each came out.
+        beyond_chance: Whether any that did not hold has its whole interval on the other side.
+
+    >>> outcome_of(["held", "held in direction"], beyond_chance=False)
+    'held in direction'
+    >>> [outcome_of(["did not hold", "held in direction"], beyond_chance=known) for known in (True, False)]
+    ['did not hold', 'undecided']
+    >>> outcome_of(["did not hold", "held"], beyond_chance=False)
+    'held in part'
     """
-    return "held in part" if {"held", "did not hold"} <= set(parts) else max(parts, key=VERDICTS.index)
+    worst = max(parts, key=VERDICTS.index)
+    if worst == "did not hold" and "held" in parts:
+        return "held in part"
+    return "undecided" if worst == "did not hold" and not beyond_chance else worst
 
 
 @dataclass(frozen=True)
@@ -229,7 +252,7 @@ class Result:
         >>> Result((), (Part("one", certain(1), above=0), Part("two", certain(1), below=0))).held
         'held in part'
         """
-        return outcome_of([part.held for part in self.parts])
+        return outcome_of([part.held for part in self.parts], beyond_chance=any(part.refuted for part in self.parts))
 
     @property
     def verdict(self) -> str:

@@ -19,12 +19,13 @@ Robustness under shift is what a shift costs, not how large the loss is under it
 where nothing moves. So the claim is judged by a difference of differences, paired by seed: the loss of apart minus that
 of joint under the shift, less the same where nothing moves, with as many rows and passes. Where the held-out rows are
 old, both terms come from the same trained models. This rule replaced one that compared the losses under shift alone; it
-was set when those losses had been seen, and they stay in the table.
+was set when those losses had been seen, and they stay in the table. It is judged on seeds that nobody had seen then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ CLAIM = (
 )
 PAPER = "section 3.2, without figures"
 SEEDS = 10
+UNSEEN = 100  # seeds of a full run that are left out: the rule was set when they had been seen
 FEATURES, DEVICES, TEST = 12, 3, 40_000
 ALONE, JOINT, APART, EXACT, AGAIN = "network alone", "joint", "apart", "apart, exact", "joint, then apart"
 METHODS = (ALONE, JOINT, APART, EXACT, AGAIN)
@@ -85,8 +87,9 @@ SHIFTED = tuple(name for name, setting in SETTINGS.items() if setting.moves)
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
-    """Every setting under every seed."""
-    return units_of(list(SETTINGS), quick=quick, seeds=seeds or SEEDS, cost=1.0 if quick else 4.0)
+    """Every setting under every seed; a full run has seeds on which no earlier rule was reported."""
+    found = units_of(list(SETTINGS), quick=quick, seeds=seeds or SEEDS, cost=1.0 if quick else 4.0)
+    return found if quick else [replace(unit, seed=unit.seed + UNSEEN) for unit in found]
 
 
 class WithLayer(nn.Module):
@@ -268,18 +271,24 @@ def _note(finished: Sequence[Finished]) -> str:
     lower, higher = sum(one.upper < 0 for one in losses), sum(one.lower > 0 for one in losses)
     return (
         f"Where nothing moves, the loss of the layer learned apart minus that of the joint one, x1e4, is {levels}. "
-        f"Settings of {len(SHIFTED)} in which a shift costs less beyond chance than it costs a joint layer, and those "
-        f"in which it costs more: {_counted(finished)}. The loss under shift itself is lower beyond chance for apart "
-        f"than for joint in {lower}, and higher in {higher}."
+        f"{_counted(finished)} The loss under shift itself is lower beyond chance for apart than for joint in {lower}, "
+        f"and higher in {higher}. An earlier form of this study compared these losses under shift; the rule was "
+        "replaced when they had been seen, so the seeds reported here are others."
     )
 
 
 def _counted(finished: Sequence[Finished]) -> str:
-    told = []
-    for method in LEARNED_APART:
+    def counts(method: str) -> tuple[int, int]:
         found = [estimate(added(finished, name, method)) for name in SHIFTED]
-        told.append(f"{method} ({sum(one.upper < 0 for one in found)} and {sum(one.lower > 0 for one in found)})")
-    return ", ".join(told)
+        return sum(one.upper < 0 for one in found), sum(one.lower > 0 for one in found)
+
+    (less, more), *others = (counts(method) for method in LEARNED_APART)
+    exact, again = (f"less in {fewer} and more in {higher}" for fewer, higher in others)
+    return (
+        f"In {less} of {len(SHIFTED)} settings the shift costs the layer learned apart less than the joint one, beyond "
+        f"chance; in {more} it costs more. With the exact solver it costs {exact}; with a network that was trained "
+        f"together with a layer, {again}."
+    )
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ TESTED = {
     ),
     "regularisation": (
         "The layer of one input is trained by gradient on 100 to 10,000 rows with and without its constraint, with the "
-        "same training and with each tuned, and compared by expected log loss on fresh scores where the truth rises "
-        "and where it falls."
+        "same training, with each tuned and at equal settings, and compared by expected log loss on fresh scores where "
+        "the truth rises and where it falls."
     ),
     "downstream": (
         "A model of sparse outcomes is retrained daily for two weeks; each day's predictions for the next are "
@@ -32,11 +32,12 @@ TESTED = {
         "against the true relevance that the simulator knows."
     ),
     "observed-over-expected": (
-        "Two models each serve traffic of their own, and at every position the clicks they got are divided by those "
-        "they had predicted."
+        "A baseline and a dual head learn from traffic that a production model ranked and each serve traffic of their "
+        "own; the clicks at each position, advertisements left out, are divided by those predicted by the baseline, "
+        "the served head and the head that knows the position, under mild and strong bias."
     ),
     "learned-curves": (
-        "The curves that a dual head learns for every task, position and platform are compared with those that the "
+        "The curves that a dual head learns for every task, position and device are compared with those that the "
         "simulator draws clicks from."
     ),
     "loss-weights": (
@@ -56,8 +57,8 @@ TESTED = {
         "layer, and compared on held-out rows."
     ),
     "overhead": (
-        "The time of rankers of three sizes is measured with and without the isotonic head in several forms, and so "
-        "is the AUC that distilling it loses."
+        "The time of rankers of three sizes is measured with and without the isotonic head in several forms; the AUC "
+        "that distilling such a head loses is measured on a simulated log."
     ),
     "incremental": (
         "For a year every model predicts each day before it learns from it, while position bias grows or fades."
@@ -76,19 +77,26 @@ TESTED = {
         "the weight that the diagnosis of the log advises is compared with the others."
     ),
     "boosted-trees": (
-        "Boosted trees are trained on biased clicks in six ways and compared by nDCG against true relevance."
+        "Boosted trees are trained on biased clicks in six ways and compared by nDCG against true relevance: without "
+        "a correction, with that of LightGBM or XGBoost, through our curves from clicks alone or also from a teacher "
+        "(the network that learned the curves), and, where they are known, through the true curves."
     ),
     "debias-tuning": (
         "Six settings of every method of the debiasing benchmark but the dual head, which has its defaults, are tried "
-        "on seeds that no figure is reported on."
+        "on one seed that no figure is reported on."
+    ),
+    "tree-tuning": (
+        "Six settings of every method of the study of boosted trees, the engines' own settings of their corrections "
+        "among them, are tried on seeds that no figure is reported on."
     ),
     "lattice": (
-        "Five learners predict an outcome that rises with two inputs, and are compared by log loss and by how often "
-        "they get the order wrong."
+        "Five learners predict an outcome that is declared to rise with two inputs, and does or does not, and are "
+        "compared by log loss and by how often their predictions fall."
     ),
     "segments": (
-        "A million advertisers are calibrated from a log of 20 million rows in several ways, and compared by how far "
-        "held-out predictions are from the true probability."
+        "A million advertisers are calibrated from a log of 20 million rows in several ways, and the largest 10,000 "
+        "from a smaller log also by MCGrad, and compared by how far held-out predictions are from the true "
+        "probability."
     ),
     "off-policy": (
         "The clicks that two new rankings would get are estimated from the log of an old one, a hundred times per "
@@ -100,7 +108,7 @@ TESTED = {
     ),
     "kuairand": ("Calibrators are fitted to real clicks by tab on some days and compared on later days."),
     "kuairand-tasks": (
-        "Eight real outcomes are calibrated by tab, by one layer or by a calibrator for each, and compared on later "
+        "Eight real outcomes are calibrated by tab, by one layer or by one calibrator for each, and compared on later "
         "days."
     ),
     "kuairand-fields": (
@@ -109,11 +117,12 @@ TESTED = {
     ),
     "real-tasks": (
         "Calibrators are fitted to real tasks, each a label by segments, that no setting was chosen on, and ranked on "
-        "each task's test rows, which the tasks of one source share."
+        "held-out rows; tasks from the same source use the same rows."
     ),
     "mslr-clicks": (
-        "Clicks are simulated on documents graded by people, rankers are trained on them, and compared by nDCG "
-        "against the grades."
+        "Clicks are simulated on documents graded by people, rankers are trained on them (networks, and boosted trees "
+        "from clicks alone or also from a teacher, the network that learned the curves), and compared by nDCG against "
+        "the grades."
     ),
     "open-bandit": (
         "The click rate of one logged policy is estimated from the log of another, and compared with the rate it had."

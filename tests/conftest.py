@@ -1,4 +1,7 @@
-"""Servers that several test files share, started once; and no test has a deadline, since machines are shared."""
+"""Servers that several test files share, started once; no test has a deadline, since machines are shared.
+
+What the quick run of the studies took is told after the tests; speed is never asserted.
+"""
 
 import os
 import warnings
@@ -9,6 +12,17 @@ import servers
 
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
+
+
+QUICK_SECONDS = "CPU seconds of a quick run"  # a property that the test of a study records
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Tell how long the quick runs took together."""
+    passed = (report.user_properties for report in terminalreporter.getreports("passed") if report.when == "call")
+    spent = [seconds for told in passed for name, seconds in told if name == QUICK_SECONDS]
+    if spent:
+        terminalreporter.write_line(f"quick run of {len(spent)} studies: {sum(spent) / 60:.1f} CPU minutes")
 
 
 def _or_skip(server):

@@ -14,9 +14,15 @@ from sklearn.base import clone
 from sklearn.isotonic import IsotonicRegression
 
 from isolayer.errors import InputError
-from research.calibrators import MonotoneNetworkCalibrator, PavaCalibrator, PlattCalibrator, TemperatureCalibrator
+from research.calibrators import (
+    MonotoneNetworkCalibrator,
+    PavaCalibrator,
+    PlattCalibrator,
+    SmoothedPavaCalibrator,
+    TemperatureCalibrator,
+)
 
-EXACT = [PlattCalibrator, TemperatureCalibrator, PavaCalibrator]
+EXACT = [PlattCalibrator, TemperatureCalibrator, PavaCalibrator, SmoothedPavaCalibrator]
 ALL = [*EXACT, MonotoneNetworkCalibrator]
 
 
@@ -67,6 +73,36 @@ def test_isotonic_per_context_equals_scikit_learn_in_each():
         z = X["score"].to_numpy()[inside]
         expected = IsotonicRegression().fit(z, y[inside], weight[inside]).predict(z)
         np.testing.assert_allclose(prob[inside], expected.clip(1e-6, 1 - 1e-6), atol=1e-9)
+
+
+def test_smoothed_blocks_are_those_of_isotonic_regression_with_half_an_event_more():
+    z = np.arange(12.0)
+    y = np.array([0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1])  # blocks of rates 0 of 6, 2 of 4 and 2 of 2
+    prob = SmoothedPavaCalibrator().fit(z, y).predict_proba(z)[:, 1]
+    np.testing.assert_allclose(prob, np.repeat([0.5 / 7, 2.5 / 5, 2.5 / 3], [6, 4, 2]))
+    first = SmoothedPavaCalibrator().fit(z[5:], y[5:]).predict_proba(z[5:])[:, 1]
+    assert first[0] == 0.25  # one row without an event
+    falling = SmoothedPavaCalibrator().fit(np.arange(101.0), np.arange(101) == 1).predict_proba(np.arange(101.0))[:, 1]
+    assert (np.diff(falling) >= 0).all()  # 0 of 1 would be above 1 of 100
+
+
+def test_the_constant_at_the_edges_decides_the_loss_of_plain_isotonic_regression_alone(monkeypatch):
+    X, y, _ = rows(9, 6000)
+    y = np.where(X["score"] < 0, 0, y)
+    y[4500:4503], X.loc[4500:4502, "score"] = 1, -6.0  # events below the lowest one of the fit
+    fit, test = X[["score"]][:3000], X[["score"]][3000:]
+
+    def losses(method):
+        found = []
+        for edge in (1e-6, 1e-12):
+            monkeypatch.setattr("research.calibrators._EDGE", edge)
+            prob = method().fit(fit, y[:3000]).predict_proba(test)[:, 1]
+            found.append(-np.log(np.where(y[3000:] == 1, prob, 1 - prob)).sum())
+        return found
+
+    plain, smoothed = losses(PavaCalibrator), losses(SmoothedPavaCalibrator)
+    assert plain[1] - plain[0] > 40
+    assert smoothed[1] == smoothed[0] < plain[0]
 
 
 @pytest.mark.parametrize("method", EXACT)

@@ -13,9 +13,10 @@ from scipy import stats
 
 from isolayer.debias.baselines import Naive
 from isolayer.errors import InputError, MissingExtra
-from isolayer.simulate import TASKS, Feed, PositionBased, Trust
+from isolayer.simulate import TASKS, Feed
 from research import (
     downstream,
+    downstream_world,
     learned_curves,
     loop,
     loss_weights,
@@ -188,8 +189,8 @@ def test_names_are_checked():
     with pytest.raises(InputError, match="expected a name or all, got none"):
         registry.find([])
     assert [one.name for one in registry.find(["downstream", "downstream"])] == ["downstream"]
-    (tuning,) = registry.find(["debias-tuning"])  # by name only: the others read what is committed of it
-    assert registry.find(["all"]) == [one for one in registry.EXPERIMENTS if one is not tuning]
+    tuning = registry.find(["debias-tuning", "tree-tuning"])  # by name only: others read what is committed of them
+    assert registry.find(["all"]) == [one for one in registry.EXPERIMENTS if one not in tuning]
 
 
 @pytest.mark.parametrize("experiment", registry.EXPERIMENTS, ids=lambda experiment: experiment.name)
@@ -285,27 +286,6 @@ def test_the_loop_learns_a_rate_and_repeats_itself():
     assert not torch.equal(one, fitted(2))
 
 
-@pytest.mark.parametrize("behaviour", [PositionBased(eta=(1.0, 0.5, 2.0)), Trust()], ids=["position", "trust"])
-def test_true_curves_are_what_the_simulator_does(behaviour):
-    world = Feed(behaviour=behaviour, tasks=TASKS[:1], positions=4)
-    probs, log = learned_curves.true_probs(world), world.log(60_000, seed=3)
-    visible = world.population.visible(log["user"][::4], log["item"].reshape(-1, 4)).ravel()
-    for position, device in ((0, 0), (2, 0), (3, 1)):
-        rows = (log["position"] == position) & (log["device"] == device)
-        expected = np.interp(visible[rows], learned_curves._VISIBLE, probs["click"][:, device, position])
-        assert expected.mean() == pytest.approx(log["prob_click"][rows].mean(), rel=0.02)
-        assert np.corrcoef(expected, log["prob_click"][rows])[0, 1] > 0.8
-
-
-def test_a_learned_curve_that_is_the_truth_has_no_error():
-    truth = learned_curves.true_probs(Feed(behaviour=PositionBased(eta=0.0), tasks=TASKS[:1], positions=11))
-    model = learned_curves.DualHead(
-        torch.nn.Identity(), width=1, tasks=("click",), contexts=learned_curves.CONTEXTS, anchor="detached"
-    )
-    found = learned_curves._compared(model, truth, {"click": np.linspace(-2, 0, 50)})
-    assert found["click error"] < 1e-6  # no bias, and an untrained head has no curves
-
-
 def flat(module, quick=True):
     """Finished units of an experiment whose every number is 1 with a little noise, for what summaries must survive."""
     rng = np.random.default_rng(0)
@@ -327,40 +307,6 @@ def test_what_does_not_differ_does_not_hold(module):
     assert module.chart(dict(result.series)) is not None
 
 
-def test_o_over_e_of_a_right_prediction_is_one():
-    log = {"click": np.tile([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], 20), "position": np.tile(np.arange(11), 20)}
-    rate = np.maximum(log["click"].astype(float), 1e-9)
-    found = observed_over_expected._ratios("model", rate, log)
-    assert found["model 0"] == pytest.approx(1)
-    assert observed_over_expected._ratios("model", rate / 2, log)["model 10"] == pytest.approx(2)
-
-
-def test_the_baseline_is_judged_at_every_position_as_the_paper_prints_it():
-    parts = observed_over_expected.summarise(flat(observed_over_expected)).parts
-    own = [part.says.removeprefix("baseline's O/E is ") for part in parts if part.says.startswith("baseline")]
-    sides = {0: "above", 1: "below", 2: "above", 3: "below", 6: "below", 10: "below"}
-    assert own == [f"{side} 1 at position {position}" for position, side in sides.items()]
-
-
-def test_ads_take_their_slots_and_the_others_keep_their_order():
-    relevance = np.random.default_rng(0).random((50, 11)).astype(np.float32)
-    scores = observed_over_expected.with_ads(lambda features: features[:, 0], seed=1)(relevance.reshape(-1, 1))
-    shown = np.take_along_axis(relevance, np.argsort(-scores.reshape(50, 11), axis=1), axis=1)
-    assert (np.diff(np.delete(shown, observed_over_expected.AD_SLOTS, axis=1), axis=1) <= 0).all()
-    slots = shown[:, list(observed_over_expected.AD_SLOTS)]
-    assert abs(slots.mean() - relevance.mean()) < 0.1  # bids know nothing of relevance
-    log = {"position": np.tile(np.arange(11), 3), "click": np.ones(33)}
-    assert set(observed_over_expected.organic(log)["position"]) == set(range(11)) - {4, 5}
-
-
-def test_the_weight_of_the_head_moves_ranking_and_calibration():
-    settings = (loss_weights.named(beta, "joint", "some") for beta in (0.0, 1.0))
-    none, all_ = (loss_weights.run_unit(Unit(0, setting, quick=True)) for setting in settings)
-    assert all_["ndcg"] > none["ndcg"] + 0.02
-    assert all_["ece"] > 2 * none["ece"]  # without alpha the served score is that of the middle position
-    assert none["observed_over_expected"] == pytest.approx(1, abs=0.1)
-
-
 def test_swings_are_variances_of_daily_quantiles():
     day = np.repeat([0, 1, 2], 101)
     spread = np.tile(np.linspace(0, 1, 101), 3)
@@ -371,20 +317,23 @@ def test_swings_are_variances_of_daily_quantiles():
 
 
 def test_downstream_methods_see_only_days_before():
-    world = Feed(tasks=tuple(t for t in TASKS if t.name in downstream.ACTIONS) + downstream.DOWNSTREAM, days=3)
-    given, rows = (downstream.collected(world, 6_000, seed=0, platform_given=given) for given in (True, False))
-    assert (given["features"].shape[1], rows["features"].shape[1]) == (15, 12)
-    assert downstream.acted(rows).mean() > 0.3  # most rows without an action are left out
-    past, test = (
-        downstream.chosen(rows, kept) for kept in (rows["day"] < 2, (rows["day"] == 2) & downstream.acted(rows))
+    world = Feed(
+        tasks=tuple(t for t in TASKS if t.name in downstream_world.ACTIONS) + downstream_world.DOWNSTREAM, days=3
     )
-    mixed = downstream.chosen(past, downstream.acted(past))
-    probs = downstream.predicted(past, mixed, test, downstream.METHODS, epochs=2, seed=0)
-    assert set(probs) == set(downstream.METHODS)
+    given, rows = (downstream_world.collected(world, 6_000, seed=0, platform_given=given) for given in (True, False))
+    assert (given["features"].shape[1], rows["features"].shape[1]) == (15, 12)
+    assert downstream_world.acted(rows).mean() > 0.3  # most rows without an action are left out
+    past, test = (
+        downstream_world.chosen(rows, kept)
+        for kept in (rows["day"] < 2, (rows["day"] == 2) & downstream_world.acted(rows))
+    )
+    mixed = downstream_world.chosen(past, downstream_world.acted(past))
+    probs = downstream_world.predicted(past, mixed, test, downstream_world.METHODS, epochs=2, seed=0)
+    assert set(probs) == set(downstream_world.METHODS)
     assert all(column.shape == (len(test["day"]), 3) and (column > 0).all() for column in probs.values())
     likes = {**test, "downstream_like": 1 - test["downstream_like"]}
-    again = downstream.predicted(past, mixed, likes, downstream.METHODS, epochs=2, seed=0)
+    again = downstream_world.predicted(past, mixed, likes, downstream_world.METHODS, epochs=2, seed=0)
     assert all(np.array_equal(probs[name], again[name]) for name in probs)
     odds = {name: column / (1 - column) for name, column in probs.items()}
-    rows_alone, corrected = odds[downstream.SAME_ROWS], odds[downstream.CORRECTED]
-    assert np.allclose(rows_alone, downstream.POSITIVE_WEIGHT * corrected)
+    rows_alone, corrected = odds[downstream_world.SAME_ROWS], odds[downstream_world.CORRECTED]
+    assert np.allclose(rows_alone, downstream_world.POSITIVE_WEIGHT * corrected)

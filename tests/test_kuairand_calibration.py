@@ -7,7 +7,8 @@ import pytest
 
 from isolayer import metrics
 from research.data import data_path
-from research.kuairand_calibration import BINS, features, judge, past_rate, run
+from research.kuairand_calibration import BINS, NAMES, chosen_on, features, judge, past_rate, run
+from research.kuairand_tasks import TASKS, UNCHOSEN
 
 DATA = data_path("kuairand_pure")
 
@@ -22,12 +23,17 @@ def made_up(rows: int = 20_000):
     return {"raw": wrong, "ours": true}, label, tab, np.arange(rows) // 2
 
 
+def best_or_tied(found):
+    """By metric, whether no other method is better than ours beyond its interval."""
+    return {metric: all(one[metric][0] <= 0 for one in found["ours_minus"].values()) for metric in NAMES}
+
+
 def test_the_verdict_is_for_the_truth_and_against_its_opposite():
     probs, label, tab, user = made_up()
     judged = judge(probs, label, tab, user, resamples=50, seed=0)
-    assert all(judged["best_or_tied"].values())
+    assert all(best_or_tied(judged).values())
     swapped = judge({"raw": probs["ours"], "ours": probs["raw"]}, label, tab, user, resamples=50, seed=0)
-    assert not any(swapped["best_or_tied"].values())
+    assert not any(best_or_tied(swapped).values())
 
 
 def test_metrics_agree_and_lie_in_their_intervals():
@@ -69,7 +75,7 @@ def test_on_the_real_slice_ours_is_best_or_tied_but_for_the_smallest_tabs():
     assert found["rows"] == {"model": 43_769, "fitted": 51_015, "tested": 133_545}
     assert found["auc"] > 0.65
     assert found["methods"]["raw"]["oe_error"] > 0.4
-    assert all(tied for metric, tied in found["best_or_tied"].items() if metric != "oe_error")
+    assert all(tied for metric, tied in best_or_tied(found).items() if metric != "oe_error")
     error = {name: method["oe_error"] for name, method in found["methods"].items()}
     assert error["ours"] < min(error.values()) + 0.02  # the mean over tabs, the smallest of 63 fitted rows
 
@@ -81,3 +87,14 @@ def test_the_model_sees_neither_tab_nor_outcome():
     one = features(base | {"tab": np.zeros(count), "play_time_ms": np.zeros(count), "duration_ms": np.zeros(count)})
     two = features(base | {"tab": np.arange(count), "play_time_ms": np.arange(count), "duration_ms": np.arange(count)})
     np.testing.assert_array_equal(one, two)
+
+
+def test_a_verdict_says_which_labels_defaults_were_chosen_on():
+    from benchmarks.real.tasks import half_of
+
+    chosen, other = chosen_on().split("(")[1].split(")")
+    names = chosen.split(", ")
+    assert names == [task for task in TASKS if half_of(f"kuairand {task} by tab") == "choose"]
+    assert len(names) == 6
+    assert other.endswith("is_click and is_like were not chosen on.")
+    assert UNCHOSEN == ("is_click", "is_like")

@@ -7,24 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from isolayer.errors import MissingExtra
 from research import (
     advised_alpha,
     debias_benchmark,
     kuairand_fields,
-    lattice,
-    lattice_peer,
-    loss_weights,
     off_policy,
     position_prediction,
     real_tasks,
     regularisation,
     segments,
 )
-from research.result import Finished, Unit
+from research.result import FIRST_SEED, Finished, Unit
 
 
-def done(module, number):
+def done(module, number, units=None):
     """Finished units whose every number is ``number(setting, key)``, with a little of the seed in it."""
 
     class Told(dict):
@@ -39,7 +35,7 @@ def done(module, number):
             value = number(self.unit.setting, key) + 1e-6 * self.unit.seed
             return [value, value + 1e-6] if key.endswith("draws") else value
 
-    return [Finished(unit, Told(unit)) for unit in module.units(True, 2)]
+    return [Finished(unit, Told(unit)) for unit in units or module.units(True, 2)]
 
 
 def lost(result):
@@ -57,6 +53,23 @@ def test_advised_alpha_verdict_goes_either_way():
     weight = lost(advised_alpha.summarise(done(advised_alpha, lambda s, k: 0.9 if "alpha 0.25" in k else good(s, k))))
     assert weight
     assert all("the paper's alpha" in says for says in weight)
+
+
+def advice(alpha, ranks):
+    """The verdict on an advice that is the same under every seed; models rank at .9 but for those given."""
+    numbers = {f"ndcg {name}": 0.9 for name in (*advised_alpha.MODELS, advised_alpha.ADVISED)}
+    numbers |= {"advised alpha": alpha} | {f"ndcg {name}": value for name, value in ranks.items()}
+    return advised_alpha.summarise([Finished(unit, numbers) for unit in advised_alpha.units(True, 2)]).parts
+
+
+def test_a_weight_is_compared_with_the_others_and_never_with_itself():
+    followed = advice(0.25, {"joint alpha 0.25": 0.95, advised_alpha.ADVISED: 0.95})
+    assert [part.estimate.value for part in followed] == pytest.approx([-0.05] * 5)
+    assert any("against the default" in part.says for part in followed)
+    quiet = advice(0.0, {advised_alpha.OURS: 0.95, advised_alpha.ADVISED: 0.95})
+    own = [part for part in quiet if "the advice" in part.says]
+    assert not any("against the default" in part.says for part in own)  # which is what was followed
+    assert [part.estimate.value for part in own] == pytest.approx([-0.05] * 2)
 
 
 def test_advised_alpha_is_judged_in_no_world_that_it_was_set_on():
@@ -118,12 +131,25 @@ def test_off_policy_verdict_goes_either_way():
     def good(setting, key):
         return 0.97 if key.endswith("covered") else 0.01 if "curves, learned" in key else 0.2
 
-    assert off_policy.summarise(done(off_policy, good)).held == "held"
+    full = done(off_policy, good, units=off_policy.units(False))  # a share of few logs decides nothing
+    assert off_policy.summarise(full).held == "held"
+    assert off_policy.summarise(done(off_policy, good)).held == "held in direction"
     narrow = off_policy.summarise(done(off_policy, lambda s, k: 0.5 if k.endswith("covered") else good(s, k)))
     assert len(lost(narrow)) == 4
     assert all("cover" in says for says in lost(narrow))
     by_position = lost(off_policy.summarise(done(off_policy, lambda s, k: 0.001 if "by position" in k else good(s, k))))
     assert any("weights by position alone" in says for says in by_position)
+    for better in (off_policy.BY_POSITION, off_policy.BY_EM):  # the rival is the better of the two
+        key = f"{better} error"
+        rival = lost(off_policy.summarise(done(off_policy, lambda s, k, key=key: 0.001 if key in k else good(s, k))))
+        assert len(rival) == 4
+        assert all(says.endswith(f"; the better of two: {better.removeprefix('by position, ')})") for says in rival)
+
+
+def test_coverage_is_a_share_of_logs_and_not_above_one():
+    full = done(off_policy, lambda setting, key: 0.99, units=off_policy.units(False))
+    covered = [part.estimate for part in off_policy.summarise(full).parts if "cover the truth" in part.says]
+    assert all(one.upper <= 1 and one.seeds == off_policy.SEEDS * off_policy.LOGS for one in covered)
 
 
 def test_the_note_on_off_policy_tells_bias_from_noise_where_curves_miss():
@@ -159,82 +185,55 @@ def test_true_propensities_value_a_ranking_without_bias():
     assert abs(logged - truth) > 3 * error  # the ranking matters
 
 
-def test_lattice_verdict_goes_either_way():
-    def good(setting, key):
-        return 0.0 if "violations" in key else 0.4 if key == "lattice loss" else 0.5
-
-    result = lattice.summarise(done(lattice, lambda s, k: good(s, k) - 1e-5 * ("violations" in k)))
-    assert result.held == "held"
-    worse = lost(lattice.summarise(done(lattice, lambda s, k: 0.3 if k == "booster, monotone loss" else good(s, k))))
-    assert worse
-    assert all("monotone booster" in says or "never falls" in says for says in worse)
-
-
-def test_lattice_verdict_has_no_part_about_a_library_that_was_not_run():
-    finished = done(lattice, lambda setting, key: 0.5)
-    with_peer, without = (
-        lattice.summarise([one for one in finished if keep or not one.unit.setting.endswith(lattice.PEER)])
-        for keep in (True, False)
-    )
-    assert sum("pytorch-lattice" in part.says for part in with_peer.parts) == 2
-    assert not [part for part in without.parts if "pytorch-lattice" in part.says]
-    assert [row for row in with_peer.rows if "pytorch-lattice" not in row.name] == list(without.rows)
-    assert "pytorch-lattice was not run" in without.note
-    assert "not run" not in with_peer.note
-
-
-def learned(method):
-    """Test rows, what a method says of them, and of pairs of rows that differ in one declared input."""
-    train, test = lattice.rows_of("simulated", 2_000, 0, quick=True)
-    lower, upper = lattice.pairs(test.inputs, 0)
-    rows = [test.inputs, lower, upper]
-    logit = lattice.tuned(method, train, 0)(np.concatenate(rows))
-    return test, *np.split(logit, np.cumsum([len(part) for part in rows])[:-1])
-
-
-def loss_gained(test, logit):
-    """How much lower the log loss is than that of the mean."""
-    rate = test.label.mean()
-    constant = -np.mean(test.label * np.log(rate) + (1 - test.label) * np.log(1 - rate))
-    return constant - np.mean(np.logaddexp(0, logit) - test.label * logit)
-
-
-@pytest.mark.parametrize("method", lattice.METHODS)
-def test_every_learner_finds_a_simple_truth_and_declared_ones_keep_the_order(method):
-    test, logit, below, above = learned(method)
-    assert loss_gained(test, logit) > 0.05
-    if method in (lattice.LATTICE, lattice.BOOSTED):
-        assert (above >= below - 1e-6).all()
-
-
-def test_pytorch_lattice_in_its_own_environment_finds_it_too():
-    try:
-        lattice_peer.interpreter()
-    except MissingExtra as error:
-        pytest.skip(str(error))
-    test, logit, below, above = learned(lattice.PEER)
-    assert loss_gained(test, logit) > 0.05
-    assert (above >= below - 1e-6).all()
-
-
-def test_the_simulated_outcome_rises_where_it_is_said_to():
-    rng = np.random.default_rng(0)
-    low = rng.random((500, 3))
-    for at in range(lattice.DECLARED):
-        high = low.copy()
-        high[:, at] = low[:, at] + (1 - low[:, at]) * rng.random(500)
-        assert (lattice.true_logit(high, monotone=True) >= lattice.true_logit(low, monotone=True)).all()
-    assert (lattice.true_logit(high, monotone=False) < lattice.true_logit(low, monotone=False)).any()
-
-
 def test_segments_verdict_goes_either_way():
     def good(setting, key):
-        return 1e-3 if key.startswith(("exact", "layer")) else 2e-3
+        return 2e-3 if "one curve" in key or "raw" in key else 1e-3
 
-    assert segments.summarise(done(segments, good)).held == "held"
-    bad = lost(segments.summarise(done(segments, lambda s, k: 9e-3 if k.startswith("layer, rank 4 ") else good(s, k))))
+    held = segments.summarise(done(segments, good))
+    assert held.held == "held"
+    assert all(part.unit == " x1e-4" for part in held.parts)
+    assert "exact curves: no worse than one curve (unseen)" not in {part.says for part in held.parts}  # it is one curve
+    bad = lost(segments.summarise(done(segments, lambda s, k: 9e-3 if "layer, rank 4 " in k else good(s, k))))
     assert any("as good as exact" in says for says in bad)
     assert any("unseen" in says for says in bad)
+    assert "the layer of rank 4 beats one curve on 10,000 advertisers" in bad
+
+
+@pytest.mark.parametrize(("peer", "beaten"), [(2e-3, True), (0.5e-3, False)])
+def test_the_peer_is_compared_on_some_advertisers_by_size_time_and_memory(peer, beaten):
+    keys = ("all", *segments.SIZES, "seconds", "gigabytes")
+    names = [*segments.METHODS, *map(segments.of_some, (*segments.OF_SOME, segments.MCGRAD))]
+    numbers = {f"{name} {key}": peer if "MCGrad" in name else 1e-3 for name in names for key in keys}
+    numbers |= {"median rows": 3.0, "unseen share": 0.01}
+    finished = [Finished(Unit(seed), {key: value + 1e-6 * seed for key, value in numbers.items()}) for seed in range(3)]
+    found = segments.summarise(finished)
+    against = [part for part in found.parts if "MCGrad" in part.says]
+    assert len(against) == 2
+    assert all((part.held == "held") == beaten for part in against)
+    assert sum(row.name.endswith("MCGrad") for row in found.rows) == len(keys)
+    assert "was not installed" in segments.summarise(done(segments, lambda s, k: 1e-3)).note
+
+
+def test_some_advertisers_are_judged_on_their_own_log(tmp_path):
+    rng = np.random.default_rng(0)
+    world = segments.World(rng.normal(0, 0.5, 30_000), np.ones(30_000))
+    segments.write(tmp_path / "log.parquet", world, 20_000, rng)
+    log = segments.some(tmp_path / "log.parquet", tmp_path / "some.parquet", 5_000)
+    rows = segments.pq.read_table(tmp_path / "some.parquet").to_pandas()
+    assert 0 < len(rows) < 5_000
+    assert np.bincount(rows["advertiser"], minlength=segments.SOME).tolist() == log.counts.tolist()
+    whole = segments.pq.read_table(tmp_path / "log.parquet").to_pandas()[:5_000]
+    assert rows["score"].tolist() == whole["score"][whole["advertiser"] < segments.SOME].tolist()
+
+
+def test_every_method_is_judged_by_the_same_measures():
+    pytest.importorskip("mcgrad")
+    numbers = segments.run_unit(Unit(0, quick=True))
+    for method in map(segments.of_some, (*segments.OF_SOME, segments.MCGRAD)):
+        found = {key.removeprefix(f"{method} ") for key in numbers if key.startswith(f"{method} ")}
+        assert found >= {"all", "unseen", "1-10 rows", "11-100 rows", "seconds", "gigabytes"}
+    unseen = [numbers[f"{method} unseen"] for method in (segments.ONE, segments.EXACT)]
+    assert unseen[0] == pytest.approx(unseen[1], abs=1e-12)  # why it is no part
 
 
 def test_excess_loss_is_zero_for_the_truth_and_counts_sizes_apart(tmp_path):
@@ -247,16 +246,19 @@ def test_excess_loss_is_zero_for_the_truth_and_counts_sizes_apart(tmp_path):
     size = np.zeros(5_000, np.int64)
     assert segments.excess(test["prob"], test, size)["all"] == pytest.approx(0, abs=1e-12)
     assert segments.excess(test["prob"] / 2, test, size)["unseen"] > 0.01
-    rows = sum(len(label) for _, _, label in segments.batches(tmp_path / "log.parquet"))
+    rows = sum(len(label) for _, _, label in segments.batches(tmp_path / "log.parquet", 1_000))
     assert rows == 20_000
 
 
-def test_a_process_of_its_own_gives_the_same_probabilities(tmp_path):
+@pytest.mark.parametrize("method", [segments.RANK, segments.MCGRAD])
+def test_a_process_of_its_own_gives_the_same_probabilities(method, tmp_path):
+    if method == segments.MCGRAD:
+        pytest.importorskip("mcgrad")
     rng = np.random.default_rng(0)
     world = segments.World(rng.normal(0, 0.5, 50), np.ones(50))
     path = tmp_path / "log.parquet"
     segments.write(path, world, 5_000, rng)
-    asked = segments.Fit(segments.RANK, path, world.draw(500, rng), 50, 0)
+    asked = segments.Fit(method, path, world.draw(500, rng), 50, 0)
     prob, seconds, gigabytes = segments.alone(asked)
     np.testing.assert_array_equal(prob, segments.measured(asked)[0])
     assert seconds > 0
@@ -269,8 +271,12 @@ def test_fields_verdict_goes_either_way():
 
     assert kuairand_fields.summarise(done(kuairand_fields, good)).held == "held"
     trees = kuairand_fields.summarise(done(kuairand_fields, lambda s, k: 0.05 if k.startswith("trees") else good(s, k)))
-    assert [says.endswith("trees from the score") for says in lost(trees)] == [True] * 3
+    assert [says.endswith("trees from the score") for says in lost(trees)] == [True] * 4
     assert "not as a comparison" in trees.verdict
+    by_tab = kuairand_fields.summarise(
+        done(kuairand_fields, lambda s, k: 0.05 if k.startswith("curves by tab ece") else good(s, k))
+    )
+    assert lost(by_tab) == ["curves with all fields have lower ECE than curves by tab"]
 
 
 def test_the_network_rises_with_the_score_whatever_its_weights():
@@ -308,12 +314,14 @@ def test_regularisation_verdict_goes_either_way():
 
     assert regularisation.summarise(done(regularisation, good)).held == "held"
     bad = lost(regularisation.summarise(done(regularisation, lambda setting, key: 0.03 - good(setting, key))))
-    assert len(bad) == 20
+    both = [(setting, name) for setting in regularisation.SETTINGS for name in ("layer, ReLU", "layer, softplus")]
+    assert len(bad) == sum(len(regularisation.comparisons(*each)) for each in both)
+    assert len(bad) < 30  # where a comparison is the same as one before it, it is no part
     early = regularisation.summarise(
-        done(regularisation, lambda s, k: 0.01 if "tuned" in k and s == "100 rows" else good(s, k))
+        done(regularisation, lambda s, k: 0.01 if "rate 0.1" not in k and s == "100 rows" else good(s, k))
     )
-    assert len(lost(early)) == 2
-    assert all("each tuned" in says and "(100 rows)" in says for says in lost(early))
+    assert len(lost(early)) == 4
+    assert all("tuned" in says and "(100 rows)" in says for says in lost(early))
     assert "ReLU changes nothing with 100 rows:" in early.note
 
 
@@ -321,11 +329,33 @@ def test_regularisation_runs_small_and_compares_the_same_rows():
     numbers = regularisation.run_unit(Unit(0, "1,000 rows", quick=True))
     assert all(0 <= value < 1 for value in numbers.values())
     assert not any(value for key, value in numbers.items() if key.endswith("falls") and "no constraint" not in key)
-    assert numbers["layer, no constraint, same training falls"] > 0  # there is something to prevent
+    assert numbers[f"{regularisation.layer_at(regularisation.FREE, regularisation.SAME)} falls"] > 0  # to be prevented
     assert set(regularisation.CHOSEN) == set(regularisation.SETTINGS)
     assert all(set(own) == set(regularisation.LAYERS) for own in regularisation.CHOSEN.values())
     chosen = {one for own in regularisation.CHOSEN.values() for one in own.values()}
     assert chosen <= {(rate, steps) for rate in regularisation.RATES for steps in regularisation.STEPS}
+    assert len(regularisation.TUNING_SEEDS) >= 100
+    assert max(regularisation.TUNING_SEEDS) < FIRST_SEED
+
+
+def test_a_layer_that_never_falls_is_the_same_curve_with_relu_at_the_same_settings():
+    numbers = regularisation.run_unit(Unit(0, "100 rows", quick=True))
+    free, bound = (
+        regularisation.layer_at(name, regularisation.CHOSEN["100 rows"][regularisation.FREE])
+        for name in (regularisation.FREE, regularisation.RELU)
+    )
+    assert numbers[f"{free} falls"] == 0
+    assert numbers[f"{free} loss"] == numbers[f"{bound} loss"]
+
+
+def test_both_layers_have_the_same_settings_where_it_is_said_and_their_own_where_each_is_tuned():
+    each = [(setting, name) for setting in regularisation.SETTINGS for name in regularisation.LAYERS]
+    for setting, name in each:
+        chosen, free = (regularisation.CHOSEN[setting][one] for one in (name, regularisation.FREE))
+        found = {one: regularisation.recipes(setting, name, one) for one in regularisation.comparisons(setting, name)}
+        assert len(set(found.values())) == len(found)
+        assert found[regularisation.SAME_TRAINING] == (regularisation.SAME,) * 2
+        assert set(found.values()) == {(regularisation.SAME,) * 2, (chosen, free), (chosen, chosen), (free, free)}
 
 
 def test_a_truth_rises_or_falls_as_its_setting_says():
@@ -390,11 +420,3 @@ def test_the_rows_of_a_task_do_not_depend_on_its_label_or_score():
     )
     assert one["row"].equals(other["row"])
     assert all(table_name(name) == source.name for name, (_, source, _) in catalogue().items())
-
-
-def test_the_map_of_weights_is_read_back_from_its_names():
-    for (anchor, overlap), betas in loss_weights.BETAS.items():
-        for beta in betas:
-            assert loss_weights.asked(loss_weights.named(beta, anchor, overlap)) == (beta, anchor, overlap)
-    settings = {unit.setting for unit in loss_weights.units(False)}
-    assert {loss_weights.named(beta, "joint", "some") for beta in loss_weights.BEST} <= settings

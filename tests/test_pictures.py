@@ -63,3 +63,13 @@ def test_the_words_of_the_glossary_that_pages_link_to_are_there():
     linked = {found for page in DOCS.glob("*.md") for found in re.findall(r"glossary\.md#([\w-]+)", page.read_text())}
     assert linked <= anchors
     assert {"curve", "context", "bucket", "knot", "shrinkage"} <= linked
+
+
+def test_the_terms_that_the_claims_leave_to_the_glossary_are_there():
+    glossary = (DOCS / "glossary.md").read_text()
+    terms = """PBM Trust DBN DCM UBM Contextual Mixture spurious popular informed joint detached NE ECE F-RCE AUC nDCG
+    IPS PAL harvested Propensity"""
+    phrases = """Inference head, Isotonic head, Alpha and beta, Joint loss, Overlap, Position Dropout, Beyond chance,
+    Intervention harvesting, Click model, Logger, Anchor, exact calibrator, exact curves"""
+    asked = [*terms.split(), *(" ".join(phrase.split()) for phrase in phrases.split(","))]
+    assert [one for one in asked if not re.search(rf"(### .*|\*|\(){re.escape(one)}\b", glossary)] == []

@@ -112,7 +112,7 @@ def chosen_on() -> str:
     """What a verdict on these rows owes the reader: which of their labels the defaults of the layer were chosen on.
 
     >>> chosen_on().partition(" (")[0]
-    "Defaults of the layer were chosen on these days, fields and test rows of KuaiRand with 6 of its labels"
+    'Defaults of the layer were chosen on these days, fields and test rows of KuaiRand with 6 of its labels'
     """
     chosen, other = _labels_chosen_on()
     return (

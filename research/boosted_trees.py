@@ -27,7 +27,7 @@ from research.tree_settings import setting_of
 
 CLAIM = "Trees grown through learned curves rank better than the engines' own corrections of position bias."
 PAPER = "none: the paper has networks only"
-SEEDS = 5
+SEEDS = 10
 WORLDS = tuple(name for name in SETTINGS if "spurious" in name)
 QUICK_WORLDS = ("PBM, spurious", "trust, spurious")
 LISTS, QUICK_LISTS = 15_000, 600

@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -69,6 +70,13 @@ class _Job:
         return saved if saved["code"] == self.code else None
 
 
+class _Ended(NamedTuple):
+    """How a unit ended; a traceback travels as text, since not every error can be sent between processes."""
+
+    missing: str = ""  # why its data or an extra is not there
+    failed: str = ""  # the traceback
+
+
 def reproduce(
     names: Sequence[str],
     *,
@@ -83,7 +91,8 @@ def reproduce(
 
     An experiment whose data or extra is missing is left out: its document says ``not run`` and why, and nothing of it
     is written; of one with several data sets, those that are there are used. After an interruption the same call goes
-    on where it stopped.
+    on where it stopped. A unit that fails stops no other study: all others are summarised, and then what failed is
+    raised, each error with its unit.
 
     Args:
         names: Of experiments, see ``registry.EXPERIMENTS``.
@@ -99,11 +108,13 @@ def reproduce(
         need(module)  # rather now than after the work
     jobs = [job for experiment in chosen for job in _jobs(experiment, folder, quick=quick, seeds=seeds)]
     waiting = [job for job in jobs if fresh or job.saved() is None]
-    missing = _run(waiting, len(jobs), processes, progress or (lambda _: None))  # why, by the path of what is missing
+    missing, failed = _run(waiting, len(jobs), processes, progress or (lambda _: None))
     command = " --quick" * quick + (f" --seeds {seeds}" if seeds else "")
     documents = {}
     for experiment in chosen:
         own = [job for job in jobs if job.experiment is experiment]
+        if any(job.path in failed for job in own):
+            continue
         done = [job for job in own if job.path not in missing]
         if done:
             documents[experiment.name] = _summarise(
@@ -112,6 +123,9 @@ def reproduce(
         else:
             why = missing[own[0].path]
             documents[experiment.name] = {"name": experiment.name, "held": "not run", "verdict": why}
+    if failed:
+        told = "\n".join(failed.values())
+        raise RuntimeError(f"{told}\n{len(failed)} units failed, see above; the same call runs only these again")
     if "all" in names and len(waiting) == len(jobs):
         minutes = round((time.perf_counter() - start) / 60, 1)
         save(folder / RUN, json.dumps({"minutes": minutes, "processes": processes, "units": len(jobs)}) + "\n")
@@ -129,22 +143,26 @@ def _slug(unit: Unit) -> str:
     return f"{plain}-seed{unit.seed}"
 
 
-def _run(jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]) -> dict[Path, str]:
-    # Runs the jobs; why each that could not run could not, by its path.
-    missing: dict[Path, str] = {}
+def _run(
+    jobs: list[_Job], total: int, processes: int, progress: Callable[[Progress], None]
+) -> tuple[dict[Path, str], dict[Path, str]]:
+    # Runs the jobs; by path, why the data or extra of one is missing, and the traceback of one that failed.
+    missing, failed = dict[Path, str](), dict[Path, str]()
     todo, spent, start = sum(job.unit.cost for job in jobs), 0.0, time.perf_counter()
     progress(Progress("", total - len(jobs), total, None if jobs else 0.0))
-    for done, (job, why) in enumerate(_outcomes(jobs, processes), start=total - len(jobs) + 1):
+    for done, (job, ended) in enumerate(_outcomes(jobs, processes), start=total - len(jobs) + 1):
         spent += job.unit.cost
-        if why:
-            missing[job.path] = why
+        if ended.missing:
+            missing[job.path] = ended.missing
+        if ended.failed:
+            failed[job.path] = f"{job.experiment.name}, {job.unit}:\n{ended.failed}"
         left = (time.perf_counter() - start) * (todo - spent) / spent
         progress(Progress(job.experiment.name, done, total, left))
-    return missing
+    return missing, failed
 
 
-def _outcomes(jobs: list[_Job], processes: int) -> Iterator[tuple[_Job, str]]:
-    # Each job as it ends, with the reason why it could not run, if so.
+def _outcomes(jobs: list[_Job], processes: int) -> Iterator[tuple[_Job, _Ended]]:
+    # Each job with how it ended, as it does.
     if processes == 1 or len(jobs) < 2:
         with _one_thread():
             for job in jobs:
@@ -157,7 +175,7 @@ def _outcomes(jobs: list[_Job], processes: int) -> Iterator[tuple[_Job, str]]:
             min(processes, len(jobs)), mp_context=get_context("spawn"), initializer=_start_worker
         )
         try:
-            of: dict[Future[str], _Job] = {pool.submit(_work, job): job for job in jobs}
+            of: dict[Future[_Ended], _Job] = {pool.submit(_work, job): job for job in jobs}
             for future in as_completed(of):
                 yield of[future], future.result()
         finally:
@@ -191,13 +209,15 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _work(job: _Job) -> str:
-    # Runs a unit and saves its numbers; the reason when its data or extra is absent.
+def _work(job: _Job) -> _Ended:
+    # Runs a unit and saves its numbers.
     start, cpu = time.perf_counter(), _cpu_seconds()
     try:
         numbers = job.experiment.load().run_unit(job.unit)
     except (DataAbsent, MissingExtra) as error:
-        return str(error)
+        return _Ended(missing=str(error))
+    except Exception:  # of any kind: hours of other units are not lost for it
+        return _Ended(failed=traceback.format_exc())
     document = {
         "unit": asdict(job.unit),
         "numbers": numbers,
@@ -206,7 +226,7 @@ def _work(job: _Job) -> str:
         "code": job.code,
     }
     save(job.path, json.dumps(document) + "\n")
-    return ""
+    return _Ended()
 
 
 def _cpu_seconds() -> float:

@@ -120,6 +120,30 @@ def test_a_study_that_was_interrupted_half_way_comes_to_the_numbers_of_one_that_
     assert {path: path.read_bytes() for path in saved} == saved  # none was run again
 
 
+def test_a_unit_that_fails_stops_no_other_study_and_is_the_only_one_run_again(tmp_path, monkeypatch):
+    module = registry.find(["ranking-ties"])[0].load()
+    right, broken = module.run_unit, module.units(quick=True, seeds=2)[1]
+
+    def run_unit(unit):
+        return {"nothing": 1 / 0} if unit == broken else right(unit)
+
+    def run():
+        return runner.reproduce(["ranking-ties", "stated-numbers"], quick=True, out=tmp_path, processes=1)
+
+    monkeypatch.setattr(module, "run_unit", run_unit)
+    with pytest.raises(
+        RuntimeError, match=f"(?s)ranking-ties, .*seed={broken.seed}.*ZeroDivisionError.*1 units failed"
+    ):
+        run()
+    written = {path.name for path in (tmp_path / "quick").glob("*.json")}
+    assert written == {"stated-numbers.json"}
+    saved = {path: path.read_bytes() for path in (tmp_path / "quick" / "ranking-ties").iterdir()}
+    assert len(saved) == len(module.units(quick=True, seeds=2)) - 1
+    monkeypatch.setattr(module, "run_unit", right)
+    assert set(run()) == {"ranking-ties", "stated-numbers"}
+    assert {path: path.read_bytes() for path in saved} == saved
+
+
 def test_every_study_says_in_one_sentence_what_it_tests():
     assert set(TESTED) == {experiment.name for experiment in registry.EXPERIMENTS}
     assert all(said.endswith(".") and said.count(". ") == 0 for said in TESTED.values())

@@ -134,12 +134,12 @@ def _compared(finished: Sequence[Finished], world: str) -> tuple[list[Row], list
     ]
     paper = _lost(finished, world, others, PAPERS)
     cost = "costs less than .005 nDCG against"
-    parts = [Part(f"the paper's alpha of .25 {cost} the best of the others ({world})", paper, below=0.005)]
+    parts = [Part(f"the paper's alpha of .25 {cost} the best of the others, {others} ({world})", paper, below=0.005)]
     if world in JUDGED:
-        rivals = [("naive", NAIVE), ("the default", OURS), ("the best of the others", best)]
+        rivals = {NAIVE: "naive", OURS: "the default"} | {best: f"the best of the others, {best}"}  # each of them once
         parts += [
             Part(f"the advice {cost} {name} ({world})", _lost(finished, world, other, ADVISED), below=0.005)
-            for name, other in rivals
+            for other, name in rivals.items()
             if taken != [other]
         ]
     return rows, parts

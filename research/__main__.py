@@ -64,6 +64,9 @@ def reproduce(
     except InputError as error:
         note(f"research: {error}")
         raise typer.Exit(2) from None
+    except runner.UnitsFailed as error:
+        typer.echo(f"research: {error}", err=True)  # tracebacks of several lines, which `note` would put in one
+        raise typer.Exit(1) from None
     columns = {"experiment": list(documents)}
     columns |= {key: [one[key] for one in documents.values()] for key in ("held", "verdict")}
     show_table(columns, as_json=json)

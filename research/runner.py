@@ -70,6 +70,10 @@ class _Job:
         return saved if saved["code"] == self.code else None
 
 
+class UnitsFailed(RuntimeError):
+    """Some units raised an error; the text has their tracebacks. What the others came to is written."""
+
+
 class _Ended(NamedTuple):
     """How a unit ended; a traceback travels as text, since not every error can be sent between processes."""
 
@@ -125,7 +129,7 @@ def reproduce(
             documents[experiment.name] = {"name": experiment.name, "held": "not run", "verdict": why}
     if failed:
         told = "\n".join(failed.values())
-        raise RuntimeError(f"{told}\n{len(failed)} units failed, see above; the same call runs only these again")
+        raise UnitsFailed(f"{told}\nunits: {len(failed)} failed, see above; all others are kept, so call it again")
     if "all" in names and len(waiting) == len(jobs):
         minutes = round((time.perf_counter() - start) / 60, 1)
         save(folder / RUN, json.dumps({"minutes": minutes, "processes": processes, "units": len(jobs)}) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_experiments import flat
+from made_up_numbers import flat
 
 from isolayer.simulate import TASKS, Feed, PositionBased, Trust
 from research import learned_curves, observed_over_expected, offline_debiasing

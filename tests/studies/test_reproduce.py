@@ -28,7 +28,7 @@ from research.result import FIRST_SEED, VERDICTS, Part, certain, estimate
 from research.tested import TESTED
 
 EMPTY = {"rows": [], "parts": [], "picture": None, "command": "c", "seeds": [0], "cpu_seconds": 1.0}
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def judged(part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_new_studies import done, lost
+from made_up_numbers import done, lost
 
 from isolayer.errors import MissingExtra
 from research import lattice, lattice_peer, lattice_rows

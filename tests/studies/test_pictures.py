@@ -7,7 +7,7 @@ import pytest
 
 from research import summary
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = [
     "audit",
     "calibrate",

@@ -1,0 +1,59 @@
+"""Notifications: verdicts either way, a paired test against scipy's, and when calibration pays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_up_numbers import lost, outcome
+from scipy import stats
+
+from isolayer.errors import InputError
+from research import notifications
+
+
+def test_notification_verdict_asks_for_both_rules():
+    good = {"known": 0.1, "same rows": 0.2, "lift": 1.0}
+    assert outcome(notifications, good).held == "held"
+    by_budget_only = {"worth isotonic": -1.0, "known": -2.0, "same rows": -2.0, "lift": 1.0}
+    cost = "sending where the expected value exceeds the cost"
+    assert lost(outcome(notifications, by_budget_only)) == [
+        f"{cost}, the layer lifts {name}" for name in notifications.PAPER_LIFTS
+    ]
+    rows = {"worth same rows": 2.0} | good
+    assert lost(outcome(notifications, rows)) == [
+        f"{cost}, the layer lifts value by more than a corrected baseline with the same rows does"
+    ]
+
+
+def test_a_lift_over_nothing_is_refused():
+    with pytest.raises(InputError, match=r"control: expected a sum above 0, got 0\.0"):
+        notifications.paired(np.ones(3), np.zeros(3))
+
+
+def test_notifications_pay_where_the_chance_is_right():
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(0.01, 0.4, 30_000)
+    rows = {"user": rng.integers(0, 3_000, 30_000), "like": np.ones(30_000), "share": np.zeros(30_000)}
+    rows |= {"comment": rows["share"], "downstream_share": rows["share"], "downstream_comment": rows["share"]}
+    rows["downstream_like"] = (rng.random(30_000) < chance).astype(int)
+    of_arm = {"right": chance, "high": np.minimum(3 * chance, 0.9), "low": chance / 3, "blind": rng.random(30_000)}
+    served = [(rows, {arm: np.stack([column] * 3, axis=1) for arm, column in of_arm.items()})]
+    worth, budget = (
+        {arm: notifications.notified(served, arm, rule) for arm in of_arm} for rule in notifications.RULES[::-1]
+    )
+    value = {arm: columns[notifications.VALUE].sum() for arm, columns in worth.items()}
+    assert value["right"] > max(value["high"], value["low"], value["blind"])
+    assert worth["high"][notifications.SENT].sum() > worth["right"][notifications.SENT].sum()
+    sent = {arm: columns[notifications.SENT].sum() for arm, columns in budget.items()}
+    assert all(count == pytest.approx(0.3 * 30_000, abs=1) for count in sent.values())
+    sessions = {arm: columns[notifications.SESSIONS].sum() for arm, columns in budget.items()}
+    assert sessions["right"] == sessions["low"] > 1.3 * sessions["blind"]  # only the order counts
+
+
+def test_a_paired_test_is_scipys():
+    rng = np.random.default_rng(0)
+    control = rng.poisson(1.0, 300).astype(float)
+    treatment = control + rng.poisson(0.1, 300)
+    lift, p_value = notifications.paired(treatment, control)
+    assert p_value == pytest.approx(stats.ttest_rel(treatment, control).pvalue)
+    assert lift == pytest.approx(100 * (treatment.sum() / control.sum() - 1))

@@ -1,0 +1,48 @@
+"""Intervals, parts of a claim, and the verdict that they come to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from isolayer.errors import InputError
+from research.result import Estimate, Part, Result, certain, estimate, units_of
+
+
+def test_the_interval_is_the_t_interval():
+    values = np.random.default_rng(0).normal(3, 2, 7)
+    found = estimate(values, level=0.9)
+    assert (found.lower, found.upper) == pytest.approx(
+        stats.t.interval(0.9, 6, values.mean(), values.std(ddof=1) / math.sqrt(7))
+    )
+    with pytest.raises(InputError, match="expected two or more finite numbers"):
+        estimate([1.0])
+    with pytest.raises(InputError, match="seeds: expected at least 2, got 1"):
+        units_of(["a"], quick=False, seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("lower", "value", "upper", "held"),
+    [
+        (0.1, 0.5, 0.9, "held"),
+        (-0.1, 0.5, 1.1, "held in direction"),
+        (-0.9, -0.5, 0.1, "did not hold"),
+        (-0.9, -0.5, -0.1, "did not hold"),
+    ],
+)
+def test_a_part_is_judged_by_its_interval(lower, value, upper, held):
+    assert Part("it rises", Estimate(value, lower, upper, 5), above=0).held == held
+    assert Part("it falls", Estimate(-value, -upper, -lower, 5), below=0).held == held
+
+
+def test_a_claim_is_as_good_as_its_worst_part_and_says_which():
+    good, weak = Part("one", certain(1), above=0), Part("two", Estimate(1, -1, 3, 2), above=0)
+    bad = Part("three", certain(-1), above=0)
+    assert Result((), (good, weak)).held == "held in direction"
+    result = Result((), (good, weak, bad), note="Mind this.")
+    assert result.held == "held in part"
+    assert Result((), (weak, bad)).held == "did not hold"
+    assert result.verdict == "1 of 3 parts held. Held in direction: two. Did not hold: three. Mind this."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from research.result import Part
+from research.result import VERDICTS, Part
 
 Documents = Mapping[str, dict[str, Any]]  # what studies wrote, by name; those that were run
 
@@ -112,6 +112,24 @@ def refuted(part: Mapping[str, Any]) -> bool:
     words = part["must"].split()
     bounds = dict(zip(words[::3], map(float, words[1::3]), strict=True))
     return bool(part["upper"] < bounds.get("above", -math.inf) or part["lower"] > bounds.get("below", math.inf))
+
+
+def contradiction(part: Mapping[str, Any]) -> tuple[int, bool, float]:
+    """How strongly a part speaks against a claim, to sort by: its outcome, whether it is beyond chance, how far.
+
+    How far is the distance of the number from its bound in half widths of the interval.
+
+    >>> part = {"must": "below 0", "value": 1.0, "lower": 0.5, "upper": 1.5, "held": "did not hold"}
+    >>> contradiction(part), contradiction({**part, "value": -1.0, "lower": -2.0, "upper": 0.5, "held": "held"})
+    ((2, True, 2.0), (0, False, -0.8))
+    """
+    words = part["must"].split()
+    over = max(
+        part["value"] - bound if side == "below" else bound - part["value"]
+        for side, bound in zip(words[::3], map(float, words[1::3]), strict=True)
+    )
+    half = (part["upper"] - part["lower"]) / 2
+    return VERDICTS.index(part["held"]), refuted(part), over / half if half > 0 else math.copysign(math.inf, over)
 
 
 def beyond_chance(parts: Sequence[Mapping[str, Any]]) -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from research.claim import beyond_chance, figure
+from research.claim import beyond_chance, contradiction, figure
 from research.claims import claims_page
 from research.pictures import packed
 from research.registry import EXPERIMENTS
@@ -20,7 +20,7 @@ each a number that must be above or below a bound. A part **held** when its whol
 in direction** when only the mean is, and **did not hold** otherwise, which is beyond chance only when its whole
 interval is on the other side; a claim held in part when some of its parts held and others did not, and is undecided
 when none held and none is beyond chance on the other side. Some parts ask for more than the paper says, such as ranking
-above every baseline. The page of each study begins with the parts that did not hold.
+above every baseline. The page of each study begins with the parts that contradict the claim most.
 
 The data are simulated unless a study says otherwise, so signs and order may be compared with the paper's, and sizes may
 not; not all signs agree. Intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those
@@ -35,6 +35,7 @@ STUDIES = "studies"  # the folder of pages beside the summary
 CLAIMS = "claims.md"  # the page of the paper's claims beside the summary
 RUN = "run.json"  # how long a run of everything took
 READ_AGAIN = ("best", "by seed")  # series that other studies and claims read: settings that were chosen, single seeds
+_DATA = {experiment.name: experiment.data for experiment in EXPERIMENTS}
 _FOLDED = 30  # rows from which on a table is folded away
 
 
@@ -47,13 +48,13 @@ def results_page(out: str | Path = "results") -> str:
     found = {experiment.name: _read(Path(out) / f"{experiment.name}.json") for experiment in EXPERIMENTS}
     documents = [document for document in found.values() if document is not None]
     absent = [name for name, document in found.items() if document is None]
-    columns = ("experiment", "outcome", "parts: held, in direction, not", "what contradicts it", "seeds", "CPU seconds")
+    columns = ("study", "data", "outcome", "parts: held, in direction, not", "what contradicts it most")
     lines = [_HEAD, f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for one in documents:
         counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
         counts += beyond_chance(one["parts"])
-        link, cost = f"[{one['title']}]({STUDIES}/{one['name']}.md)", f"{len(one['seeds'])} | {one['cpu_seconds']:.0f}"
-        lines.append(f"| {link} | {one['held']} | {counts} | {_against(one['parts'])} | {cost} |")
+        link = f"[{one['title']}]({STUDIES}/{one['name']}.md)"
+        lines.append(f"| {link} | {_DATA[one['name']]} | {one['held']} | {counts} | {_against(one['parts'])} |")
     lines += ["", _minutes(documents, _read(Path(out) / RUN))]
     if absent:
         lines += ["", f"Not run: {', '.join(absent)}."]
@@ -71,9 +72,8 @@ def _minutes(documents: list[dict[str, Any]], run: dict[str, Any] | None) -> str
     if run is not None:
         said += f" Run in one go, its {run['units']} units took {run['minutes']:.0f} minutes in {run['processes']} "
         said += "processes."
-    for name in sorted(apart & set(minutes)):
-        said += f" It leaves out {name} ({minutes[name]:.0f} minutes), whose settings are committed and read by others."
-    return said
+    left_out = " and ".join(f"{name} ({minutes[name]:.0f} minutes)" for name in sorted(apart & set(minutes)))
+    return said + (f" It leaves out {left_out}, whose chosen settings are committed." if left_out else "")
 
 
 def study_pages(out: str | Path, *, pictures: str = f"../{REPRODUCED}/") -> dict[str, str]:
@@ -141,15 +141,14 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         _claimed(document),
         "",
         *([f"**What was tested:** {tested}", ""] if (tested := TESTED.get(document["name"])) else []),
-        f"**Outcome: {document['held']}.** {document['verdict']}",
+        f"**Outcome: {document['held']}** ({_counted(document['parts'])}). {document['note']}".rstrip(),
         "",
+        *([f"![{document['title']}]({pictures}{document['picture']})", ""] if document["picture"] else []),
         "| part | must be | measured, with 95% interval | outcome |",
         "|---|---|---|---|",
-        *(_part_row(part) for part in sorted(document["parts"], key=_speaks_for)),
+        *(_part_row(part) for part in sorted(document["parts"], key=contradiction, reverse=True)),
         "",
     ]
-    if document["picture"]:
-        lines += [f"![{document['title']}]({pictures}{document['picture']})", ""]
     if len(document["rows"]) > _FOLDED:
         summary = f"<summary>All {len(document['rows'])} figures</summary>"
         figures = ['<details markdown="1">', summary, "", *figures, "</details>", ""]
@@ -162,14 +161,22 @@ def _claimed(document: dict[str, Any]) -> str:
     return f"**{by}:** {document['claim']} ({document['paper']})"
 
 
-def _speaks_for(part: dict[str, Any]) -> int:
-    """Sorts what speaks against a claim before what speaks for it."""
-    return -VERDICTS.index(part["held"])
+def _counted(parts: list[dict[str, Any]]) -> str:
+    """How many parts came out in each way.
+
+    >>> _counted([{"held": "held"}, {"held": "did not hold", "must": "above 0", "lower": -3, "upper": -1}])
+    '1 of 2 parts held, 1 did not, 1 beyond chance'
+    """
+    held, direction, failed = (sum(part["held"] == kind for part in parts) for kind in VERDICTS)
+    if held == len(parts):
+        return f"all {held} parts" if held > 1 else "one part"
+    said = [f"{held} of {len(parts)} parts held", *([f"{direction} in direction"] if direction else [])]
+    return ", ".join([*said, *([f"{failed} did not{beyond_chance(parts)}"] if failed else [])])
 
 
 def _against(parts: list[dict[str, Any]]) -> str:
-    """The first of the parts that came out worst, with its figure; nothing where all held."""
-    worst = max(parts, key=lambda part: VERDICTS.index(part["held"]))
+    """The part that speaks against the claim most, with its figure; nothing where all held."""
+    worst = max(parts, key=contradiction)
     if worst["held"] == VERDICTS[0]:
         return ""
     return f"{worst['says']}: {figure(worst)}, must be {worst['must']}"

@@ -48,6 +48,7 @@ class Experiment:
     name: str
     title: str
     module: str
+    data: str = "simulated"
     chooses: bool = False  # settings for others, which read what is committed of it; ``all`` leaves it out
 
     def load(self) -> Module:
@@ -71,8 +72,18 @@ class Experiment:
 
 
 EXPERIMENTS = (
-    Experiment("expressiveness", "Expressive power: y = x^2 and a target that falls (figure 2)", "expressiveness"),
-    Experiment("stated-numbers", "What the paper states of clipping, buckets and O/E, worked out", "stated_numbers"),
+    Experiment(
+        "expressiveness",
+        "Expressive power: y = x^2 and a target that falls (figure 2)",
+        "expressiveness",
+        data="two curves",
+    ),
+    Experiment(
+        "stated-numbers",
+        "What the paper states of clipping, buckets and O/E, worked out",
+        "stated_numbers",
+        data="arithmetic",
+    ),
     Experiment("ranking-ties", "What the steps of isotonic regression cost in ranking (section 2)", "ranking_ties"),
     Experiment("regularisation", "The layer with and without its constraint, few rows (section 3.5)", "regularisation"),
     Experiment("downstream", "Downstream calibration with sparse labels (table 1, figure 3)", "downstream"),
@@ -81,12 +92,21 @@ EXPERIMENTS = (
     Experiment("observed-over-expected", "O/E by position (table 5)", "observed_over_expected"),
     Experiment("learned-curves", "Learned curves by task, position and platform (figures 5 and 6)", "learned_curves"),
     Experiment("loss-weights", "Loss weights: a map over beta, anchor and overlap (section 5.2)", "loss_weights"),
-    Experiment("notifications", "Online A/B test of calibrated downstream scores (table 2)", "notifications"),
-    Experiment("ab-test", "Online A/B test of debiasing on simulated traffic (table 4)", "ab_test"),
+    Experiment("notifications", "Simulated A/B test of notifications by calibrated scores (table 2)", "notifications"),
+    Experiment("ab-test", "Simulated A/B test of debiasing (table 4)", "ab_test"),
     Experiment("per-task-isotonic", "Platt and 12 per-task isotonic regressions (section 5.3)", "per_task_isotonic"),
-    Experiment("overhead", "CPU overhead of the head, and distillation (section 5.7)", "overhead"),
+    Experiment(
+        "overhead",
+        "CPU overhead of the head, and distillation (section 5.7)",
+        "overhead",
+        data="timings, and simulated",
+    ),
     Experiment("incremental", "A year of daily updates under drift, against propensities (conclusion)", "incremental"),
-    Experiment("debias-benchmark", "Debiasing where true relevance is known, every baseline tuned", "debias_benchmark"),
+    Experiment(
+        "debias-benchmark",
+        "Debiasing where true relevance is known, each rival with the best of six settings",
+        "debias_benchmark",
+    ),
     Experiment("debias-variants", "Variants of the dual head: losses, wirings, weights", "debias_variants"),
     Experiment("advised-alpha", "The advised loss weight in worlds that it was not set on", "advised_alpha"),
     Experiment(
@@ -96,17 +116,39 @@ EXPERIMENTS = (
         "debias-tuning", "The settings of the debiasing benchmark, chosen on other seeds", "debias_tuning", chooses=True
     ),
     Experiment("tree-tuning", "The settings of boosted trees, chosen on other seeds", "tree_tuning", chooses=True),
-    Experiment("lattice", "Several monotone inputs: a lattice against boosters (section 6)", "lattice"),
+    Experiment(
+        "lattice",
+        "Several monotone inputs: a lattice against boosters (section 6)",
+        "lattice",
+        data="simulated, and KuaiRand",
+    ),
     Experiment("segments", "A million advertisers end to end (section 6)", "segments"),
     Experiment("off-policy", "Off-policy evaluation with learned propensities (section 6)", "off_policy"),
     Experiment("position-prediction", "Position Action Prediction: pooling over positions", "position_prediction"),
-    Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration"),
-    Experiment("kuairand-tasks", "KuaiRand by tab, eight tasks at once", "kuairand_tasks"),
-    Experiment("kuairand-fields", "KuaiRand with all its fields: curves, trees, a network", "kuairand_fields"),
-    Experiment("real-tasks", "Calibrators on many real tasks", "real_tasks"),
-    Experiment("mslr-clicks", "Graded documents (MSLR) with simulated clicks", "mslr_clicks"),
-    Experiment("open-bandit", "Off-policy evaluation on Open Bandit: random and logged policy", "open_bandit"),
-    Experiment("ads-calibration", "The ads bench: Avazu, AliCCP, Criteo or KuaiRand by field", "ads_calibration"),
+    Experiment("kuairand", "KuaiRand by tab: calibrators on real clicks", "kuairand_calibration", data="KuaiRand"),
+    Experiment("kuairand-tasks", "KuaiRand by tab, eight tasks at once", "kuairand_tasks", data="KuaiRand"),
+    Experiment(
+        "kuairand-fields", "KuaiRand with all its fields: curves, trees, a network", "kuairand_fields", data="KuaiRand"
+    ),
+    Experiment("real-tasks", "Calibrators on many real tasks", "real_tasks", data="six public sources"),
+    Experiment(
+        "mslr-clicks",
+        "Graded documents (MSLR) with simulated clicks",
+        "mslr_clicks",
+        data="graded documents, simulated clicks",
+    ),
+    Experiment(
+        "open-bandit",
+        "Off-policy evaluation on Open Bandit: random and logged policy",
+        "open_bandit",
+        data="Open Bandit",
+    ),
+    Experiment(
+        "ads-calibration",
+        "The ads bench: Avazu, AliCCP, Criteo or KuaiRand by field",
+        "ads_calibration",
+        data="KuaiRand",
+    ),
 )
 
 

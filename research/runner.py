@@ -279,4 +279,5 @@ def _plain(result: Result) -> Document:
         for part in result.parts
     ]
     series = dict(result.series)
-    return {"held": result.held, "verdict": result.verdict, "rows": rows, "parts": parts, "series": series}
+    said = {"held": result.held, "verdict": result.verdict, "note": result.note}
+    return {**said, "rows": rows, "parts": parts, "series": series}

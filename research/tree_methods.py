@@ -1,8 +1,8 @@
 """Boosted trees that rank from clicks: ours, and what LightGBM and XGBoost have of their own.
 
     naive                 LightGBM, log loss of clicks
-    LightGBM position     lambdarank with a bias of each position (`position=`)
-    XGBoost unbiased      lambdarank with `lambdarank_unbiased`
+    LightGBM position     lambdarank with a bias for each position (`position=`), or for each combination of contexts
+    XGBoost unbiased      lambdarank with `lambdarank_unbiased`, which can only correct for the position
     ours, labels alone    `BoostedRanker` with `teacher=0`: curves by a small dual head, frozen; trees learn from clicks
     ours, with a teacher  `BoostedRanker` as it is by default: the same, but trees learn from a mixture of clicks and
                           the probabilities of the network that learned the curves, which is distillation
@@ -11,11 +11,21 @@
 Only the method with a teacher learns from anything but clicks. What our curves do is therefore judged by the method
 that learns from labels alone, as the engines and the trees through the true curves do.
 
+Where examination depends on more than the position, LightGBM is told as much as our curves are: it accepts any ids as
+positions, so it gets one for each combination of position, device and query length (`ClickLog.position_ids`). XGBoost
+reads the position off the order of the rows of a list, so its correction cannot depend on anything else.
+
 All grow as many trees at the same rate. Each has six settings to choose from (`TRIED`, the first is the default), those
-of the engines over what corrects bias in them too; `tree_tuning` chooses among them. Before that, more of what the
-engines offer was looked at on the first seed of the tuning, so that their six settings are near their best: XGBoost
-ranked much better there without normalised gradients and with the least regularisation of the bias, and no better with
-other objectives; in LightGBM a regularisation of 1 or more undid the correction. Ours had no such look.
+of the engines over what corrects bias in them too; `tree_tuning` chooses among them. Both engines can have their
+gradients normalised, as they do by default, or not (`lambdarank_norm` in LightGBM); each is tried both ways, and at
+three or more strengths of L2 without. The log loss of the uncorrected trees has no such option.
+
+Before the tuning, more of what the engines offer was looked at on its first seed, so that their six settings are near
+their best. XGBoost ranked much better there without normalised gradients and with the least regularisation of the bias,
+and no better with other objectives. LightGBM ranked a little worse without normalised gradients in all that was looked
+at: L2 from 1 to 1,000, fewer leaves, more regularisation of the bias and a larger least sum of second derivatives in a
+leaf; a regularisation of 1 or more undid the correction. Ours had no such look. LightGBM's settings without normalised
+gradients were added after the studies had been reported without them.
 """
 
 from __future__ import annotations
@@ -42,14 +52,14 @@ _SHAPES: tuple[Setting, ...] = tuple(
     {"leaves": leaves, "l2": l2} for leaves, l2 in ((15, 100), (15, 10), (15, 1000), (7, 100), (31, 100), (7, 1000))
 )
 _LIGHT: tuple[Setting, ...] = tuple(
-    {"leaves": leaves, "l2": l2, "regularisation": weight}
-    for leaves, l2, weight in (
-        (15, 100, 0),
-        (7, 100, 0),
-        (15, 1000, 0),
-        (15, 100, 0.001),
-        (7, 100, 0.001),
-        (15, 100, 0.01),
+    {"leaves": leaves, "l2": l2, "regularisation": weight, "normalised": normalised}
+    for leaves, l2, weight, normalised in (
+        (15, 100, 0, 1),  # the engine's own settings of the correction
+        (7, 100, 0, 1),
+        (15, 100, 0.001, 1),
+        (15, 10, 0, 0),
+        (15, 100, 0, 0),
+        (15, 1000, 0, 0),
     )
 )
 _XGB: tuple[Setting, ...] = tuple(
@@ -75,17 +85,30 @@ class ClickLog:
     features: NDArray[np.float32]  # [rows, features]
     click: NDArray[Any]
     context: dict[str, NDArray[Any]]  # ids of each bias feature, position among them
+    examined_by: tuple[str, ...] = ("position",)  # the contexts that examination depends on
 
     @property
     def lists(self) -> NDArray[np.int64]:
         """The list of each row."""
         return np.arange(len(self.click)) // LENGTH
 
+    @property
+    def position_ids(self) -> NDArray[np.int64]:
+        """An id of each row for the combination of the contexts that examination depends on, counted from 0.
+
+        >>> context = {"position": np.array([0, 1, 0, 1]), "device": np.array([0, 0, 2, 2])}
+        >>> log = ClickLog(np.zeros((4, 1), np.float32), np.zeros(4), context, examined_by=("position", "device"))
+        >>> log.position_ids.tolist()
+        [0, 2, 1, 3]
+        """
+        contexts = np.stack([self.context[name] for name in self.examined_by])  # [contexts, rows]
+        return np.unique(contexts, axis=1, return_inverse=True)[1].ravel()
+
     @cached_property
     def binned(self) -> Any:
         """The rows as a `lightgbm.Dataset`, which takes long to make, so both methods of LightGBM share it."""
         lists = np.full(len(self.click) // LENGTH, LENGTH)
-        return need("lightgbm").Dataset(self.features, self.click, group=lists, position=self.context["position"])
+        return need("lightgbm").Dataset(self.features, self.click, group=lists, position=self.position_ids)
 
 
 def rank(
@@ -148,11 +171,15 @@ def lightgbm_booster(log: ClickLog, setting: Setting, *, rounds: int, seed: int,
     }
     if by_position:
         given["lambdarank_position_bias_regularization"] = setting["regularisation"]
+        given["lambdarank_norm"] = bool(setting["normalised"])
     return need("lightgbm").train(given, log.binned, rounds)
 
 
 def xgboost_booster(log: ClickLog, setting: Setting, *, rounds: int, seed: int, unbiased: bool = True) -> Any:
-    """XGBoost's own correction of position bias; rows are in order of position, from which it knows positions."""
+    """XGBoost's own correction of position bias.
+
+    Rows are in order of position, from which it knows positions; it cannot be told of any other context.
+    """
     package = need("xgboost")
     given: dict[str, Any] = {
         "objective": "rank:ndcg",

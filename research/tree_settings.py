@@ -23,5 +23,9 @@ def tuned() -> dict[str, dict[str, Setting]]:
 
 
 def setting_of(clicks: str, method: str) -> Setting:
-    """The setting of a method in worlds of a click model: that of position bias where none was chosen in it."""
-    return tuned().get(clicks if clicks in KNOWN else KNOWN[0], {}).get(method, TRIED[method][0])
+    """The setting of a method in worlds of a click model: that of position bias where none was chosen in it.
+
+    The default where nothing was chosen, or where what was chosen is no longer among the settings tried.
+    """
+    chosen = tuned().get(clicks if clicks in KNOWN else KNOWN[0], {}).get(method)
+    return chosen if chosen in TRIED[method] else TRIED[method][0]

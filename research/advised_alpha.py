@@ -13,10 +13,14 @@ The advice was .5 at first, set on two worlds of `debias_benchmark`. Tried in th
 others, so .25 is advised now. In these worlds only the paper's weights are judged; the advice is judged in six others,
 which were drawn for the first time after it was set. That is the design, stated before their run.
 
-Each unit trains the naive model, the dual head with its default, the detached anchor, and joint heads at two alphas,
+Each unit trains the naive model, the dual head with its default, the detached anchor, and joint heads at three alphas,
 diagnoses the first dual head on further traffic of the logger, and follows the advice. A weight is compared with the
-best of the others, itself left out: that of the highest mean over the same seeds, which is generous to the rival. Where
-the advice is to keep the default under every seed, the two are one model and are not compared.
+best of the others, itself left out: that of the highest mean over the same seeds, which is generous to the rival. The
+paper's weight is compared with other weights of the paper's joint loss, of which the naive model is the one of alpha 1;
+the detached anchor has the same weights and is no rival there. Where the advice is to keep the default under every
+seed, the two are one model and are not compared.
+
+Alpha .1, and that the detached anchor is no rival of the paper's weight, were added after a first report.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ PAPER = "section 5.2, for all logs alike; the advice is ours"
 SEEDS = 4
 HALF = Logger(relevance=0.0, spurious=1.0, grade=0.9, temperature=0.5)  # the two parts vary about as much
 NAIVE, ADVISED = "naive", "following the advice"
-ALPHAS = (0.25, 0.5)
+ALPHAS = (0.1, 0.25, 0.5)
 PAPERS = "joint alpha 0.25"
 MODELS = (NAIVE, OURS, *(f"joint alpha {alpha:g}" for alpha in ALPHAS))
 
@@ -126,7 +130,7 @@ def _compared(finished: Sequence[Finished], world: str) -> tuple[list[Row], list
     advice = by_seed(finished, world, "advised alpha")
     taken = sorted({_advised(alpha) for alpha in advice})
     best = _best(finished, world, taken if len(taken) == 1 else ())
-    others = _best(finished, world, (PAPERS,))
+    others = _best(finished, world, (PAPERS, OURS))
     warned, lost = result.proportion(advice > 0), _lost(finished, world, best, ADVISED)
     rows = [
         Row(f"{world}: {ADVISED}", f"nDCG@10 below the best of the other weights, {best}", lost, digits=4),
@@ -134,7 +138,8 @@ def _compared(finished: Sequence[Finished], world: str) -> tuple[list[Row], list
     ]
     paper = _lost(finished, world, others, PAPERS)
     cost = "costs less than .005 nDCG against"
-    parts = [Part(f"the paper's alpha of .25 {cost} the best of the others, {others} ({world})", paper, below=0.005)]
+    says = f"the paper's alpha of .25 {cost} the best of the other weights, {others} ({world})"
+    parts = [Part(says, paper, below=0.005)]
     if world in JUDGED:
         rivals = {NAIVE: "naive", OURS: "the default"} | {best: f"the best of the others, {best}"}  # each of them once
         parts += [
@@ -165,11 +170,18 @@ def _lost(finished: Sequence[Finished], world: str, one: str, other: str) -> res
 
 
 def _note(finished: Sequence[Finished], worlds: Sequence[str]) -> str:
-    told = []
-    for world in worlds:
-        advice = by_seed(finished, world, "advised alpha")
-        told.append(f"{world}: {(advice > 0).sum()} of {len(advice)}, {_best(finished, world)}")
-    return f"Seeds under which the warning came, and the best of all weights in hindsight: {'; '.join(told)}."
+    warned = {world: float((by_seed(finished, world, "advised alpha") > 0).mean()) for world in worlds}
+    always, never = ([world for world in worlds if warned[world] == share] for share in (1.0, 0.0))
+    return (
+        f"The diagnosis warned under every seed in {len(always)} of {len(worlds)} worlds, and under none in "
+        f"{len(never)}{f' ({_listed(never)})' if never else ''}: where users stop reading, or click models are mixed, "
+        "it can miss a logger that knows relevance. The table has the share of seeds that are warned in each world, "
+        "and names the best of all weights in hindsight."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return "; ".join(names)
 
 
 def chart(series: dict[str, Any]) -> Any:

@@ -15,19 +15,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from isolayer import metrics
 from isolayer.calibrator import IsotonicCalibrator
 from isolayer.curves.evaluation import prob_of
 from isolayer.debias.loss import weighted_bce
 from isolayer.nn.context import ContextIsotonicLayer
+from isolayer.nn.isotonic import Constraint
 from isolayer.simulate import DOWNSTREAM, TASKS, Drift, Feed, Logger, Population
+from research.calibrators import PlattCalibrator
 from research.loop import WIDTH, Log, as_log, network, train
 
 ACTIONS = ("like", "share", "comment")
 AFTER = {f"downstream_{action}": action for action in ACTIONS}
 TRUTH = tuple(f"relevance_{task}" for task in AFTER)  # the true chance of the session, given the action
-LAYER, EXACT, OVER_ENGAGEMENT = "isotonic layer", "exact curves", "layer over engagement"
-SAME_ROWS, CORRECTED = "baseline, same rows", "baseline, same rows, corrected"
-METHODS = ("baseline", LAYER, EXACT, SAME_ROWS, CORRECTED, OVER_ENGAGEMENT)
+BASELINE, LAYER, EXACT, OVER_ENGAGEMENT = "baseline", "isotonic layer", "exact curves", "layer over engagement"
+FREE, PLATT = "layer without the constraint", "Platt scaling"
+KNOWN, SAME_ROWS, CORRECTED = "baseline, corrected", "baseline, same rows", "baseline, same rows, corrected"
+METHODS = (BASELINE, LAYER, EXACT, FREE, PLATT, KNOWN, SAME_ROWS, CORRECTED, OVER_ENGAGEMENT)
 TOWER = 16  # units of a tower
 POSITIVE_WEIGHT = 3.0  # of a positive in the downstream models
 DESKTOP = 2  # platform: ios and android are phones, web is a desktop
@@ -50,6 +54,14 @@ SETTINGS = {
     "platform given": Setting(8_000, 1, 60, platform_given=True),
     "ample": Setting(20_000, 3, 8),
 }
+
+
+class Day(NamedTuple):
+    """The rows with an action of a day, and what each method predicts of them from the days before."""
+
+    test: Columns
+    probs: dict[str, NDArray[np.float64]]  # by method, [n, tasks]
+    fitted_auc: dict[str, float]  # of the baseline on the rows that it was trained on, by action
 
 
 class Towers(nn.Module):
@@ -86,9 +98,9 @@ class Towers(nn.Module):
 class FrozenWithCurves(nn.Module):
     """One curve per task, for phone and desktop apart, over logits given as features ``[batch, tasks]``."""
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, tasks: int, constraint: Constraint) -> None:
         super().__init__()
-        self.curves = ContextIsotonicLayer({"desktop": 2}, units=tasks, extrapolation="extend")
+        self.curves = ContextIsotonicLayer({"desktop": 2}, units=tasks, constraint=constraint, extrapolation="extend")
 
     def forward(self, features: Tensor, context: Mapping[str, Tensor]) -> Tensor:
         """Calibrated logits ``[batch, tasks]``."""
@@ -97,10 +109,8 @@ class FrozenWithCurves(nn.Module):
     loss = Towers.loss
 
 
-def days(
-    seed: int, setting: Setting, methods: Sequence[str], *, count: int
-) -> Iterator[tuple[Columns, dict[str, NDArray[np.float64]]]]:
-    """The rows with an action of each day, and every method's probabilities for them, ``[n, tasks]``."""
+def days(seed: int, setting: Setting, methods: Sequence[str], *, count: int) -> Iterator[Day]:
+    """Every day after the first two weeks, which only the randomised sessions have."""
     total = RANDOM_WINDOW + count
     world = Feed(
         population=Population(seed=seed),
@@ -119,7 +129,7 @@ def days(
         test = chosen(logged, (logged["day"] == day) & acted(logged))
         past = chosen(logged, (logged["day"] >= day - setting.window) & (logged["day"] < day))
         random = chosen(mixed, (mixed["day"] < day) & (mixed["day"] >= day - RANDOM_WINDOW) & acted(mixed))
-        yield test, predicted(past, random, test, methods, epochs=setting.epochs, seed=day)
+        yield predicted(past, random, test, methods, epochs=setting.epochs, seed=day)
 
 
 def collected(world: Feed, sessions: int, seed: int, *, platform_given: bool) -> Columns:
@@ -147,16 +157,18 @@ def chosen(columns: Columns, kept: NDArray[np.bool_]) -> Columns:
     return {name: column[kept] for name, column in columns.items()}
 
 
-def predicted(
-    past: Columns, mixed: Columns, test: Columns, methods: Sequence[str], *, epochs: int, seed: int
-) -> dict[str, NDArray[np.float64]]:
-    """Probabilities of every method for the rows of a day, ``[n, tasks]``, learned from the days before it."""
+def predicted(past: Columns, mixed: Columns, test: Columns, methods: Sequence[str], *, epochs: int, seed: int) -> Day:
+    """What every method predicts for the rows of a day, learned from the days before it."""
     own = chosen(past, acted(past))
-    fitted, asked = _logits(_learned(_log(own, AFTER, POSITIVE_WEIGHT), epochs, seed), mixed, test)
+    model = _learned(_log(own, AFTER, POSITIVE_WEIGHT), epochs, seed)
+    fitted, asked, seen = _logits(model, mixed, test, own)
     ways: dict[str, Callable[[], NDArray[np.float64]]] = {
-        "baseline": lambda: asked,
+        BASELINE: lambda: asked,
         LAYER: lambda: _layered(fitted, asked, mixed, test, seed),
-        EXACT: lambda: _exact(fitted, asked, mixed, test),
+        FREE: lambda: _layered(fitted, asked, mixed, test, seed, constraint=None),
+        EXACT: lambda: _calibrated(IsotonicCalibrator, fitted, asked, mixed, test),
+        PLATT: lambda: _calibrated(PlattCalibrator, fitted, asked, mixed, test),
+        KNOWN: lambda: asked - math.log(POSITIVE_WEIGHT),
     }
     if {SAME_ROWS, CORRECTED} & set(methods):
         both = {name: np.concatenate([own[name], mixed[name]]) for name in own}
@@ -166,7 +178,16 @@ def predicted(
     if OVER_ENGAGEMENT in methods:
         early, late = _logits(_learned(_log(past, dict.fromkeys(ACTIONS)), 3, seed), mixed, test)
         ways[OVER_ENGAGEMENT] = lambda: _layered(early, late, mixed, test, seed)
-    return {method: prob_of(ways[method]()) for method in methods}
+    return Day(test, {method: prob_of(ways[method]()) for method in methods}, _aucs(own, seen))
+
+
+def _aucs(rows: Columns, logits: NDArray[np.float64]) -> dict[str, float]:
+    """AUC of each task among the rows that have its action, within each day."""
+    found = {}
+    for number, (task, action) in enumerate(AFTER.items()):
+        kept = rows[action] == 1
+        found[action] = float(metrics.gauc(rows[task][kept], logits[kept, number], rows["day"][kept]))
+    return found
 
 
 def _learned(log: Log, epochs: int, seed: int) -> Towers:
@@ -192,22 +213,32 @@ def _log(columns: Columns, after: Mapping[str, str | None], positive_weight: flo
 
 
 def _layered(
-    fitted: NDArray[np.float64], asked: NDArray[np.float64], mixed: Columns, test: Columns, seed: int
+    fitted: NDArray[np.float64],
+    asked: NDArray[np.float64],
+    mixed: Columns,
+    test: Columns,
+    seed: int,
+    constraint: Constraint = "relu",
 ) -> NDArray[np.float64]:
     # curves by gradient over frozen logits [n, tasks] of the randomised rows, for those of the test
     log = _log(mixed, AFTER)._replace(features=torch.from_numpy(fitted).float())
-    model = train(FrozenWithCurves(len(AFTER)), log, epochs=15, seed=seed)
+    model = train(FrozenWithCurves(len(AFTER), constraint), log, epochs=15, seed=seed)
     with torch.no_grad():
         return np.asarray(model(torch.from_numpy(asked).float(), _log(test, AFTER).context).double().numpy())
 
 
-def _exact(
-    fitted: NDArray[np.float64], asked: NDArray[np.float64], mixed: Columns, test: Columns
+def _calibrated(
+    kind: type[IsotonicCalibrator | PlattCalibrator],
+    fitted: NDArray[np.float64],
+    asked: NDArray[np.float64],
+    mixed: Columns,
+    test: Columns,
 ) -> NDArray[np.float64]:
+    # one calibrator per task, for phone and desktop apart, over the same logits
     columns = []
     for number, (task, action) in enumerate(AFTER.items()):
         kept = mixed[action] == 1
-        calibrator = IsotonicCalibrator(("desktop",)).fit(
+        calibrator = kind(("desktop",)).fit(
             {"score": fitted[kept, number], "desktop": mixed["desktop"][kept]}, mixed[task][kept]
         )
         columns.append(calibrator.decision_function({"score": asked[:, number], "desktop": test["desktop"]}))

@@ -15,16 +15,16 @@ For each combination several models are trained on logs of their own, as a pipel
 together on one more log:
 
     ndcg      of the inference head against true relevance: ranking
-    ece, ne   of the served probability on logged rows: calibration; ECE is judged with the bias of sampling taken off
+    ece, ne   of the served probability on logged rows: calibration; ECE is judged corrected for sample size
     spread    standard deviation over retrainings of its mean, in percent of the label mean: stability
     wobble    standard deviation over retrainings of an item's logit, averaged over items: stability of each score
 
 Two models are trained for ranking and calibration, and five where stability is judged; a deviation over two models is
 not comparable with one over five, so it is only shown for the latter.
 
-The paper's claim, that beta from .7 to .8 is best, is judged with the joint anchor and some overlap, the world of table
-3; whether it is so elsewhere is read off the map. "Well calibrated" is judged against beta 0, a model that is not
-debiased, paired by seed: the margin is ours, since the paper names none.
+The paper's claim, that beta from .7 to .8 is best, is judged with the joint anchor against the best other beta of each
+overlap, the one of the highest mean over the same seeds. "Well calibrated" is judged against beta 0, a model that is
+not debiased, paired by seed: the margin is ours, since the paper names none. "As well as" allows .002 of nDCG or ECE.
 
 At beta 1 the joint loss has no alpha. `DualHead` then holds the curve of the reference context at the identity, which
 fixes the level of the served score. The paper's model has no such remedy, so it is built with a small alpha, by which
@@ -72,15 +72,16 @@ QUICK_BETAS = {
     ("joint", "low"): (0.7, 1.0),
 }
 BEST = (0.7, 0.8)  # the paper's range
-ECE_MARGIN = 0.002  # our margin: how much higher than at beta 0 the debiased ECE may be
+ECE_MARGIN = 0.002  # our margin: how much higher than at beta 0 the corrected ECE may be
+RANK_MARGIN = 0.002  # of nDCG, as in `debias_variants`
 NOTHING_HELD = 0.1  # an alpha that is above 0 while the model is built
 METRICS = {
     "ndcg": "nDCG@10, true relevance",
-    "ece debiased": "debiased ECE on the log",
+    "ece debiased": "ECE on the log, corrected for sample size",
     "ece": "ECE on the log",
     "ne": "NE on the log",
-    "spread": "spread of the mean score, % of the label mean",
-    "wobble": "wobble of an item's logit",
+    "spread": "deviation of the mean score over retrainings, % of the label mean",
+    "wobble": "deviation of an item's logit over retrainings",
 }
 STEADINESS = ("spread", "wobble")
 
@@ -239,36 +240,41 @@ def _parts(finished: Sequence[Finished], settings: Sequence[str]) -> tuple[Part,
     def ahead(key: str, beta: float, anchor: str = "joint", overlap: str = "some") -> Any:
         return estimate(_papers(finished, key, overlap) - _of(finished, beta, key, anchor, overlap))
 
-    detached = "as well as the detached anchor at .75"
+    detached = "as well as the detached anchor at beta .75"
     return (
-        *(
-            Part(f"ranking at beta .7-.8 is better than at beta {beta:g}", ahead("ndcg", beta), above=0)
-            for beta in (0.0, 0.6, 0.9, 1.0)
-            if named(beta, "joint", "some") in settings
-        ),
+        *_against_the_best(finished, settings),
         Part("without alpha the served score is worse calibrated", beyond("ece debiased", 1.0), above=0),
         Part("without alpha the mean score is less steady", beyond("spread", 1.0), above=0),
         Part("without alpha each score is less steady", beyond("wobble", 1.0), above=0),
-        *(
-            Part(
-                f"ranking at beta .7-.8 is better than at beta 1, {overlap} overlap",
-                ahead("ndcg", 1.0, overlap=overlap),
-                above=0,
-            )
-            for overlap in OVERLAPS
-            if overlap != "some" and named(1.0, "joint", overlap) in settings
-        ),
         *_calibrated(finished, settings),
-        Part(f"the joint loss at .7-.8 ranks {detached}", ahead("ndcg", 0.75, "detached"), above=0),
-        Part(f"the joint loss at .7-.8 is calibrated {detached}", ahead("ece debiased", 0.75, "detached"), below=0),
+        Part(f"the joint loss at beta .7-.8 ranks {detached}", ahead("ndcg", 0.75, "detached"), above=-RANK_MARGIN),
+        Part(
+            f"the joint loss at beta .7-.8 is calibrated {detached}",
+            ahead("ece debiased", 0.75, "detached"),
+            below=ECE_MARGIN,
+        ),
     )
+
+
+def _against_the_best(finished: Sequence[Finished], settings: Sequence[str]) -> list[Part]:
+    """The paper's betas against the other one that ranks best, at each overlap."""
+    parts = []
+    for overlap in OVERLAPS:
+        run = [asked(one)[0] for one in settings if asked(one)[1:] == ("joint", overlap)]
+        others = [beta for beta in run if beta not in BEST]
+        if others and set(BEST) & set(run):
+            best = max(others, key=lambda beta: _mean(finished, named(beta, "joint", overlap), "ndcg"))
+            gain = _papers(finished, "ndcg", overlap) - _of(finished, best, "ndcg", overlap=overlap)
+            says = f"nDCG at beta .7-.8 minus that at the best other beta, {best:g} ({overlap} overlap)"
+            parts.append(Part(says, estimate(gain), above=0))
+    return parts
 
 
 def _calibrated(finished: Sequence[Finished], settings: Sequence[str]) -> list[Part]:
     # whether the inference head of the joint loss is calibrated nearly like a model that is not debiased
     return [
         Part(
-            f"debiased ECE at beta {beta:g} is at most {ECE_MARGIN:g} above that at beta 0 ({overlap} overlap)",
+            f"ECE at beta {beta:g} is at most {ECE_MARGIN:g} above that at beta 0 ({overlap} overlap)",
             estimate(
                 _of(finished, beta, "ece debiased", overlap=overlap)
                 - _of(finished, 0.0, "ece debiased", overlap=overlap)
@@ -295,12 +301,14 @@ def _note(finished: Sequence[Finished], settings: Sequence[str]) -> str:
     )
 
     def both(one: dict[str, float]) -> str:
-        return f"nDCG {one['ndcg']:.4f} and debiased ECE {one['ece debiased']:.4f}"
+        return f"nDCG {one['ndcg']:.4f} and ECE {one['ece debiased']:.4f}"
 
     return (
-        f"With the joint anchor {'; '.join(told)}. At .7-.8 it has {both(papers)}; the detached anchor at .75 has "
-        f"{both(own)}. Without alpha the paper's model has {both(none)}; with our remedy, the reference curve held, "
-        f"{both(held)}. The margin of {ECE_MARGIN:g} for ECE is ours."
+        f"{' '.join(told)} With some overlap, the paper's weights (beta .7 and .8) give {both(papers)}; the detached "
+        f"anchor at beta .75 gives {both(own)}. With no weight on the inference head (alpha 0) the joint loss gives "
+        f"{both(none)}, and {both(held)} if the curve of the reference context is held at the identity, which is our "
+        "remedy. ECE is corrected for sample size: what chance alone would give with as many rows is subtracted. The "
+        "margins are ours."
     )
 
 
@@ -309,11 +317,11 @@ def _best(finished: Sequence[Finished], joint: Sequence[str], overlap: str) -> s
     calm = min(joint, key=lambda one: _mean(finished, one, "ece debiased"))
     beta, other = asked(ranks)[0], asked(calm)[0]
     if beta == other:
-        return f"ranking and calibration are both best at beta {beta:g} ({overlap} overlap)"
+        return f"With {overlap} overlap, ranking and calibration of the joint loss are both best at beta {beta:g}."
     gained, lost = (_mean(finished, ranks, key) - _mean(finished, calm, key) for key in ("ndcg", "ece debiased"))
     return (
-        f"ranking is best at beta {beta:g} and calibration at beta {other:g}, where nDCG is {gained:.4f} lower and "
-        f"debiased ECE {lost:.4f} lower ({overlap} overlap)"
+        f"With {overlap} overlap, ranking by the joint loss is best at beta {beta:g} and calibration at beta "
+        f"{other:g}: choosing calibration costs {gained:.4f} of nDCG and lowers the ECE by {lost:.4f}."
     )
 
 
@@ -323,7 +331,7 @@ def chart(series: dict[str, Any]) -> Any:
     base = alt.Chart().encode(
         x=alt.X(
             "ece:Q",
-            title="debiased ECE of what is served (logarithmic)",
+            title="ECE of what is served, corrected for sample size (logarithmic)",
             scale=alt.Scale(type="symlog", constant=0.001, domainMin=0),
             axis=alt.Axis(values=[0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3], format="~g"),
         ),

@@ -39,6 +39,7 @@ LABELS = ("click", "like")
 CONTEXTS = {"position": 10, "device": 3}
 DROPOUTS = {f"dropout {rate:.2f}": rate for rate in DROP_RATES}
 PAPERS_RATE = "dropout 0.15"
+SLIGHT = 0.25  # percent: a little above the largest rise of NE that the paper calls slight
 RISE = "AUC over that of the next lower rate"
 DUALS: dict[str, dict[str, Any]] = {
     "dual head": {"anchor": "joint"},
@@ -177,7 +178,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
                 unit="%",
             ),
             Part(
-                f"inference head's {task} AUC is kept (above -0.1%)",
+                f"inference head's {task} AUC falls by less than 0.1%",
                 estimate(_delta(finished, "inference head", task, "auc")),
                 above=-0.1,
                 unit="%",
@@ -186,6 +187,12 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
                 f"inference head's {task} NE rises",
                 estimate(_delta(finished, "inference head", task, "ne")),
                 above=0,
+                unit="%",
+            ),
+            Part(
+                f"inference head's {task} NE is less than {SLIGHT}% higher",
+                estimate(_delta(finished, "inference head", task, "ne")),
+                below=SLIGHT,
                 unit="%",
             ),
             Part(
@@ -240,11 +247,13 @@ def _note(finished: Sequence[Finished]) -> str:
     side = "above" if lift.lower > 0 else "below" if lift.upper < 0 else "level with"
     gain = {name: estimate(_ndcg_gain(finished, name, "baseline")).value for name in DUALS}
     return (
-        f"Best dropout rate by Click AUC: {DROPOUTS[best]:.2f}, which is {side} the baseline, a model without position "
-        f"and dropout ({lift.value:+.2f}% [{lift.lower:+.2f}, {lift.upper:+.2f}]). Dropout here hides position and "
-        "device together; the paper hides the position alone. nDCG gained over the baseline: dual head with the "
-        f"paper's loss and weights, and this package's curves and rates, {gain['dual head']:+.3f}, with the detached "
-        f"anchor {gain['dual head, detached anchor']:+.3f}, as two parallel heads {gain['parallel heads']:+.3f}."
+        f"AUC and NE are relative changes against the baseline, which knows no position. The paper calls a rise of NE "
+        f"by .06% and .21% slight; our margin is {SLIGHT}%. Dropout here hides position and device together; the paper "
+        f"hides the position alone. Of its six rates {DROPOUTS[best]:.2f} has the highest Click AUC, which is {side} "
+        f"the baseline's ({lift.value:+.2f}% [{lift.lower:+.2f}, {lift.upper:+.2f}]). Gain in nDCG over the baseline: "
+        f"dual head with the paper's loss and weights {gain['dual head']:+.3f}, with the detached anchor "
+        f"{gain['dual head, detached anchor']:+.3f}, as two parallel heads {gain['parallel heads']:+.3f}; all with "
+        "this package's curves and learning rates."
     )
 
 

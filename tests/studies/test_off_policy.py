@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from made_up_numbers import done, lost
 
 from research import off_policy
@@ -31,6 +32,24 @@ def test_coverage_is_a_share_of_logs_and_not_above_one():
     full = done(off_policy, lambda setting, key: 0.99, units=off_policy.units(False))
     covered = [part.estimate for part in off_policy.summarise(full).parts if "cover the truth" in part.says]
     assert all(one.upper <= 1 and one.seeds == off_policy.SEEDS * off_policy.LOGS for one in covered)
+
+
+def test_the_note_says_how_often_right_intervals_pass_the_bar():
+    def number(setting, key):
+        covered = 0.99 if off_policy.TRUE in key and "better" in key else 0.93
+        return covered if key.endswith("covered") else 0.01
+
+    rng = np.random.default_rng(0)
+    hits = rng.binomial(100, 0.95, 1_000)
+    shares = [off_policy.proportion([1.0] * hit + [0.0] * (100 - hit)).lower > off_policy.COVER for hit in hits]
+    assert off_policy.passing(100) == pytest.approx(np.mean(shares), abs=0.05)
+    assert off_policy.passing(2) == 0
+    note = off_policy.summarise(done(off_policy, number, units=off_policy.units(False))).note
+    assert (
+        "A part on coverage holds when the lower end of the exact interval over 100 logs is above 90%: intervals that "
+        "cover in 95% of logs pass this in 44% of such studies, and those of the true propensities pass it in 2 of 4 "
+        "cases here (they cover in 99%, 93%, 99%, 93%)."
+    ) in note
 
 
 def test_the_note_on_off_policy_tells_bias_from_noise_where_curves_miss():

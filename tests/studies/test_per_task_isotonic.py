@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from made_up_numbers import lost, outcome
 
 from research import per_task_isotonic
 
+EXACT = {"exact, cross-fitted": 0.15}  # behind the head: goes before words that it contains
+
 
 def test_per_task_verdict():
-    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1, "additive": 0.2, "Platt": 0.6}
+    good = EXACT | {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1, "additive": 0.2, "Platt": 0.6}
     assert outcome(per_task_isotonic, good).held == "held"
-    assert len(lost(outcome(per_task_isotonic, good | {"layer": 0.7}))) == 16 + 2 + 1  # the additive head, and Platt
+    worse = lost(outcome(per_task_isotonic, good | {"layer": 0.7}))
+    assert len(worse) == 16 + 4 + 2 + 2 + 1  # both layers, the head against all three cross-fitted, the additive, Platt
     additive = lost(outcome(per_task_isotonic, good | {"additive": 0.7}))
     assert additive == [
         f"the isotonic head, additive has lower {what} than {name}"
@@ -24,8 +28,51 @@ def test_per_task_verdict():
     assert lost(with_more_rows) == ["the inference head ranks better"]
 
 
+def test_the_head_is_judged_against_calibrators_that_use_every_row_as_it_does():
+    good = EXACT | {"inference head ndcg": 0.9, "ndcg": 0.8, "additive": 0.2, "layer": 0.1, "Platt": 0.6}
+    assert outcome(per_task_isotonic, good).held == "held"
+    cross_fitted = {f"{name} and context, cross-fitted": 0.05 for name in per_task_isotonic.PER_TASK}
+    assert set(lost(outcome(per_task_isotonic, cross_fitted | good))) == {
+        f"the layer, {ours} has lower {what} than {rival} and context, cross-fitted"
+        for ours in ("isotonic head", "exact, cross-fitted")
+        for what in ("NE", "O/E error")
+        for rival in per_task_isotonic.PER_TASK
+    }
+    assert lost(outcome(per_task_isotonic, good | {"exact, cross-fitted": 0.05})) == [
+        f"the isotonic head has lower {what} than the exact layer, cross-fitted" for what in ("NE", "O/E error")
+    ]
+
+
+def test_calibrators_are_cross_fitted_to_rows_that_their_network_has_not_seen(monkeypatch):
+    world = per_task_isotonic.feed(0)
+    first, second, tested = (world.log(200, seed=seed) for seed in range(3))
+    learned = []
+    monkeypatch.setattr(per_task_isotonic, "_raw", lambda features, log, seed: learned.append((log, seed)) or log)
+    monkeypatch.setattr(per_task_isotonic, "logits_of", lambda network, log: (network, log))
+    folds = per_task_isotonic.folds_of((first, second), tested, 7)
+    for (network, _), fold, (own, kept) in zip(learned, folds, ((first, second), (second, first)), strict=True):
+        assert fold.fitted[0][0] is fold.tested[0][0] is network
+        np.testing.assert_array_equal(network.features, own["features"])
+        np.testing.assert_array_equal(fold.fitted[0][1].features, kept["features"])
+        assert fold.fitted[1] is kept
+        assert fold.tested[1] is tested
+    assert learned[0][1] == 7 != learned[1][1]  # networks of their own
+
+
+def test_a_cross_fitted_probability_is_the_mean_of_both():
+    one, other = ({task: np.array([low, 0.5]) for task in per_task_isotonic.TWELVE} for low in (0.1, 0.3))
+    mean = per_task_isotonic.averaged(one, other)
+    assert all(mean[task].tolist() == pytest.approx([0.2, 0.5]) for task in per_task_isotonic.TWELVE)
+
+
+def test_the_note_says_that_cross_fitting_came_after_a_first_report():
+    note = outcome(per_task_isotonic, {"ndcg": 0.8}).note
+    assert "cross-fitted calibrators were added after the report on seeds 1100 to 1104" in note
+    assert [unit.seed for unit in per_task_isotonic.units(False)] == list(range(1200, 1205))
+
+
 def test_platt_is_too_restrictive_or_is_not():
-    layer = {"layer": 0.1, "additive": 0.2, "inference head ndcg": 0.9, "ndcg": 0.8}
+    layer = EXACT | {"layer": 0.1, "additive": 0.2, "inference head ndcg": 0.9, "ndcg": 0.8}
     at_both = lost(outcome(per_task_isotonic, layer | {"isotonic, one per task": 0.5, "Platt": 0.4}))
     assert at_both == [
         f"too restrictive: Platt, {each} has higher NE than isotonic, {each}"
@@ -36,7 +83,7 @@ def test_platt_is_too_restrictive_or_is_not():
 
 
 def test_an_additive_head_is_compared_and_not_judged_in_place_of_the_head():
-    good = {"inference head ndcg": 0.9, "ndcg": 0.8, "Platt": 0.6, "layer": 0.1}
+    good = EXACT | {"inference head ndcg": 0.9, "ndcg": 0.8, "Platt": 0.6, "layer": 0.1}
     better = lost(outcome(per_task_isotonic, {"isotonic head, additive": 0.05} | good))
     assert better == [f"a curve per combination has lower {what} than an additive head" for what in ("NE", "O/E error")]
     result = outcome(per_task_isotonic, {"isotonic head, additive": 0.9} | good)

@@ -39,6 +39,53 @@ def test_the_peer_is_compared_on_some_advertisers_by_size_time_and_memory(peer, 
     assert "was not installed" in segments.summarise(done(segments, lambda s, k: 1e-3)).note
 
 
+def with_peer(*seeds):
+    """Finished units: for each seed the peer's excess loss and its seconds; all else is the same."""
+    names = [*segments.METHODS, *map(segments.of_some, (*segments.OF_SOME, segments.MCGRAD))]
+    keys = ("all", *segments.SIZES, "seconds", "gigabytes")
+    flat = {f"{name} {key}": 2e-3 if "one curve" in name else 1e-3 for name in names for key in keys}
+    flat |= {"median rows": 3.0, "unseen share": 0.01}
+    peer = segments.of_some(segments.MCGRAD)
+    return segments.summarise(
+        [
+            Finished(Unit(seed), flat | {f"{peer} all": loss, f"{peer} seconds": seconds})
+            for seed, (loss, seconds) in enumerate(seeds)
+        ]
+    )
+
+
+def test_no_interval_of_a_figure_that_is_above_0_reaches_below_0():
+    found = with_peer((2e-3, 95.0), (2e-3, 155.0), (2e-3, 230.0))
+    row = next(row for row in found.rows if "MCGrad" in row.name and row.metric.startswith("CPU seconds"))
+    value, lower, upper, seeds = row.ours
+    assert value == pytest.approx((95.0 * 155 * 230) ** (1 / 3))
+    assert 0 < lower < 95 < 230 < upper
+    assert upper / value == pytest.approx(value / lower)  # symmetric on the log scale
+    assert seeds == 3
+    assert all(row.ours.lower > 0 for row in found.rows)
+    assert "geometric means over seeds" in found.note
+
+
+def test_a_figure_that_a_system_does_not_tell_keeps_its_interval():
+    assert segments.positive(np.zeros(3)) == segments.estimate(np.zeros(3))
+
+
+def test_the_note_says_what_was_chosen_for_either_and_which_comparisons_are_open():
+    tuned = "MCGrad has its default settings; the number of passes of our layer was compared on seeds 500 to 502"
+    won = with_peer((2e-3, 1.0), (2.1e-3, 2.0), (2.2e-3, 3.0)).note
+    assert tuned in won
+    assert "Not decided" not in won
+    unclear = with_peer((0.9e-3, 1.0), (1.1e-3, 2.0), (1.3e-3, 3.0))
+    assert {part.held for part in unclear.parts if "MCGrad" in part.says} == {"held in direction"}
+    assert (
+        "Not decided, since the interval is on both sides of 0: exact curves beat MCGrad on 10,000 advertisers "
+        "(-1 x1e-4 [-5.97, 3.97]); the layer of rank 4 beats MCGrad on 10,000 advertisers (-1 x1e-4 [-5.97, 3.97])."
+    ) in unclear.note
+    lost_to = with_peer((0.2e-3, 1.0), (0.21e-3, 2.0), (0.22e-3, 3.0)).note
+    assert "Not decided" not in lost_to
+    assert tuned not in segments.summarise(done(segments, lambda s, k: 1e-3)).note
+
+
 def test_some_advertisers_are_judged_on_their_own_log(tmp_path):
     rng = np.random.default_rng(0)
     world = segments.World(rng.normal(0, 0.5, 30_000), np.ones(30_000))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from research.result import VERDICTS, Part
+from isolayer.errors import need
+from research.result import MIXED, PARTLY, VERDICTS, Part
+
+__all__ = ["HELD", "MIXED", "NOT", "PARTLY", "Claim"]
 
 Documents = Mapping[str, dict[str, Any]]  # what studies wrote, by name; those that were run
 
@@ -26,7 +30,7 @@ class Claim:
         also: Other studies that test it, with their deciding parts; with none, a study is only named.
         compared: Further parts, worked out from the numbers of one or more studies.
         tells: Sentences for the explanation that are written from the numbers.
-        universal: Whether it says "any", "no" or "free of", so that one part beyond chance refutes it.
+        universal: Whether it says that something is so always, best or never, so that one contradicted part refutes it.
     """
 
     says: str
@@ -102,6 +106,15 @@ def plain(part: Part) -> dict[str, Any]:
     return {"says": part.says, "must": part.must, "held": part.held, **part.estimate._asdict(), "unit": part.unit}
 
 
+def _over(part: Mapping[str, Any]) -> float:
+    """How far the number of a part is beyond its bound; below 0 where it is on the claimed side."""
+    words = part["must"].split()
+    return max(
+        float(part["value"]) - bound if side == "below" else bound - float(part["value"])
+        for side, bound in zip(words[::3], map(float, words[1::3]), strict=True)
+    )
+
+
 def refuted(part: Mapping[str, Any]) -> bool:
     """Whether the whole interval of a part is on the other side of its bound.
 
@@ -114,6 +127,52 @@ def refuted(part: Mapping[str, Any]) -> bool:
     return bool(part["upper"] < bounds.get("above", -math.inf) or part["lower"] > bounds.get("below", math.inf))
 
 
+def outcome_in_words(part: Mapping[str, Any]) -> str:
+    """How a part came out: what did not hold is contradicted beyond chance, or not shown.
+
+    >>> part = {"must": "below 0", "held": "did not hold", "value": 1.0, "lower": 0.5, "upper": 3.0}
+    >>> outcome_in_words(part), outcome_in_words({**part, "lower": -1.0}), outcome_in_words({**part, "held": "held"})
+    ('contradicted', 'not shown', 'held')
+    """
+    if part["held"] != NOT:
+        return str(part["held"])
+    return CONTRADICTED if refuted(part) else NOT_SHOWN
+
+
+def counted(parts: Sequence[Mapping[str, Any]]) -> str:
+    """How many parts came out in each way.
+
+    >>> held, failed = {"held": "held"}, {"held": "did not hold", "must": "above 0", "lower": -3, "upper": -1}
+    >>> counted([held, failed]), counted([held, held]), counted([held])
+    ('1 of 2 parts held, 1 contradicted', 'all 2 parts held', 'one part')
+    """
+    if len(parts) == 1:
+        return "one part"
+    found = [outcome_in_words(part) for part in parts]
+    held = found.count("held")
+    if held == len(parts):
+        return f"all {held} parts held"
+    others = {"held in direction": "in direction", NOT_SHOWN: NOT_SHOWN, CONTRADICTED: CONTRADICTED}
+    said = [f"{held} of {len(parts)} parts held"]
+    return ", ".join(said + [f"{found.count(one)} {words}" for one, words in others.items() if one in found])
+
+
+def p_value(part: Mapping[str, Any]) -> float:
+    """Of the two-sided t-test that the number is at its bound, from its 95% interval.
+
+    >>> part = {"must": "below 0", "value": 1.0, "lower": 0.0, "upper": 2.0, "seeds": 5}
+    >>> round(p_value(part), 3), p_value({**part, "lower": 1.0, "upper": 1.0})
+    (0.05, 0.0)
+    """
+    half = (part["upper"] - part["lower"]) / 2
+    if half == 0:
+        return 0.0
+    freedom = part["seeds"] - 1 if part["seeds"] > 1 else math.inf  # resampled rows or users: as good as normal
+    special = need("scipy.special")
+    distance = abs(_over(part)) / half * float(special.stdtrit(freedom, 0.975))
+    return 2 * float(special.stdtr(freedom, -distance))
+
+
 def contradiction(part: Mapping[str, Any]) -> tuple[int, bool, float]:
     """How strongly a part speaks against a claim, to sort by: its outcome, whether it is beyond chance, how far.
 
@@ -123,19 +182,18 @@ def contradiction(part: Mapping[str, Any]) -> tuple[int, bool, float]:
     >>> contradiction(part), contradiction({**part, "value": -1.0, "lower": -2.0, "upper": 0.5, "held": "held"})
     ((2, True, 2.0), (0, False, -0.8))
     """
-    words = part["must"].split()
-    over = max(
-        part["value"] - bound if side == "below" else bound - part["value"]
-        for side, bound in zip(words[::3], map(float, words[1::3]), strict=True)
-    )
-    half = (part["upper"] - part["lower"]) / 2
+    over, half = _over(part), (part["upper"] - part["lower"]) / 2
     return VERDICTS.index(part["held"]), refuted(part), over / half if half > 0 else math.copysign(math.inf, over)
 
 
-def beyond_chance(parts: Sequence[Mapping[str, Any]]) -> str:
-    """How many of the parts that did not hold are beyond chance, after their number; nothing where all held."""
-    failed = [part for part in parts if part["held"] == NOT]
-    return f", {sum(map(refuted, failed))} beyond chance" if failed else ""
+def bound(part: Mapping[str, Any]) -> str:
+    """What a part must be, with its unit.
+
+    >>> bound({"must": "above -0.5 and below 1", "unit": "%"}), bound({"must": "below 0", "unit": ""})
+    ('above -0.5% and below 1%', 'below 0')
+    """
+    return re.sub(r"(?<=[a-z] )\S+(?= and|$)", lambda found: f"{found[0]}{part.get('unit', '')}", part["must"])
 
 
-HELD, PARTLY, NOT = "held", "held in part", "did not hold"
+HELD, NOT = "held", "did not hold"
+NOT_SHOWN, CONTRADICTED = "not shown", "contradicted"

@@ -14,43 +14,80 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from research.claim import Claim, Documents, figure, refuted
+from research.claim import (
+    CONTRADICTED,
+    HELD,
+    MIXED,
+    NOT,
+    PARTLY,
+    Claim,
+    Documents,
+    bound,
+    contradiction,
+    counted,
+    figure,
+    outcome_in_words,
+    p_value,
+    refuted,
+)
 from research.claims_of_alternatives import ALTERNATIVES
 from research.claims_of_debiasing import DEBIASING
 from research.claims_of_layer import LAYER
 from research.claims_of_ours import OURS
-from research.claims_of_scope import SCOPE, UNTESTED
+from research.claims_of_scope import SCOPE
 from research.claims_of_tables import TABLES
-from research.result import VERDICTS, Held, outcome_of
+from research.claims_untested import UNTESTED
+from research.result import UNDECIDED, outcome_of
 
 _HEAD = """# What holds and what does not
 
-This page goes through the paper claim by claim: what the paper says and where, the world in which we tried it, what
-came out, and why. {counted}
+The paper is *Isotonic Layer: A Unified Framework for Recommendation Calibration and Debiasing*. Each row below is one
+of its claims, how we tested it, what came out, and the figures that decide. We have no live traffic: unless a row names
+public data, its world is simulated, so compare signs with the paper and not sizes. {counted}
 
-The [studies](results.md) test each claim in parts. A part is a number that must be above or below a bound, and a claim
+A claim is cut into parts. A part is one number with a 95% interval and a bound. It **held** if the whole interval is on
+the claimed side of the bound, **held in direction** if only the mean is, is **contradicted** if the whole interval is
+on the other side, and is **not shown** otherwise. A claim
 
-- **held** when the 95% interval of every part is on the side that the claim says;
-- **held in direction** when the means of all parts are, but not all intervals;
-- **held in part** when some parts held and others did not;
-- **did not hold** when no part held and some part is beyond chance: its whole interval is on the other side;
-- is **undecided** when no part held and none is beyond chance on the other side.
+- **held** or **held in direction** when all its parts did;
+- is **mixed** when some part held and some part is contradicted;
+- **held in part** when some part held and none is contradicted;
+- **did not hold** when no part held and some part is contradicted;
+- is **undecided** when no part held and none is contradicted.
 
-The brackets count the parts. A claim that says "any", "no" or "free of" did not hold when a single part is beyond
-chance, even where others held. Some parts ask for more than the paper says, such as closing 92% of the gap to a model
-that is trained on unbiased labels. Differences between two studies are paired by seed only where both drew the same
-logs. Rows about the head are of the paper's own loss and wiring, with this package's curves and learning rates; what we
-changed has [a table of its own](#what-we-add). The column of figures begins with the part by which the claim is named,
-and continues with parts that contradict it: at least one of every study that has any. The [glossary](glossary.md)
-explains the terms.
+The column of figures begins with the part by which the claim is named. Below it stand the parts that speak against the
+claim most surely, one of every study that has any; the page of a study has all of them. No reason is tested unless the
+last column says so.
 """
-PAPERS = (*LAYER, *TABLES, *DEBIASING, *ALTERNATIVES, *SCOPE)
+_FOOT = """## How to read it
+
+- A claim that says that something is so always, best or never (any, all, every, no, free of, impossible) did not hold
+  when a single part is contradicted, even where others held. With many parts chance alone contradicts some, so there
+  the interval is widened for their number (Bonferroni).
+- For all other claims each interval is at 95% by itself: {parts} parts decide the claims on this page, and of parts
+  whose truth lies exactly on the bound chance contradicts one in forty. {contradicted} are contradicted.
+- Some parts ask for more than the paper says, such as closing 92% of the gap to a model that is trained on unbiased
+  labels. That target, and all margins, are ours.
+- Differences between two studies are paired by seed only where both drew the same logs.
+- Rows about the head are of the paper's own loss and wiring, with this package's curves and learning rates. What we
+  changed is under [What we add](#what-we-add).
+- The [studies](results.md) have every figure, and the [glossary](glossary.md) explains the terms.
+- The paper's listing of the layer (appendix C) does not parse as printed: in the assignment of `delta` a bracket closes
+  one line too early. What we call "as the paper lists it" is our reading of it.
+"""
+TOPICS = {
+    "The layer (section 3)": LAYER,
+    "Tables and figures (sections 4 and 5, appendices A and B)": TABLES,
+    "Debiasing (section 5)": DEBIASING,
+    "What other methods cannot do (sections 1, 2 and 5)": ALTERNATIVES,
+    "Many segments, real data and future work (sections 1, 4 and 6)": SCOPE,
+}
+PAPERS = tuple(claim for claims in TOPICS.values() for claim in claims)
 CLAIMS = (*PAPERS, *OURS)
 NOT_RUN, ANEW = "not run", "No explanation is written for this outcome."
-DIRECTION = "All means are on the claimed side; the interval of {some} of {all} parts reaches the other."
-UNDECIDED = "undecided"
-NO_DECISION = "No part held, and none is beyond chance on the other side: this study cannot tell."
-MOST = 4  # parts shown that speak against a claim, unless more studies than that have one
+DIRECTION = "The means agree with the claim, but {some} of {all} intervals include the bound."
+NO_DECISION = "The intervals are too wide to tell."
+LEVEL = 0.05
 
 
 def row(claim: Claim, documents: Documents) -> str:
@@ -58,76 +95,54 @@ def row(claim: Claim, documents: Documents) -> str:
     decided = claim.evidence(documents)
     studies = ", ".join(_link(study, documents) for study in claim.studies)
     came_out = outcome(decided, universal=claim.universal)
-    known = {NOT_RUN: "", "held in direction": _direction(decided), UNDECIDED: NO_DECISION}
-    why = {**known, **claim.why}.get(came_out, claim.why.get("held in part", ANEW) if claim.universal else ANEW)
     told = claim.tells(documents) if claim.tells and decided else ""
-    said = " ".join(filter(None, (why, told)))
+    said = " ".join(filter(None, (_why(claim, came_out, decided), told)))
+    counts = f" ({counted(decided)})" if decided[1:] else ""
     return (
-        f"| {claim.says} ({claim.where}) | {claim.world} {studies} | **{came_out}**{_counts(decided)} | "
+        f"| {claim.says} ({claim.where}) | {claim.world} {studies} | **{came_out}**{counts} | "
         f"{_figures(decided)} | {said} |"
     )
 
 
+def _why(claim: Claim, came_out: str, decided: Sequence[Mapping[str, Any]]) -> str:
+    """The sentence written for an outcome: one written for "held in part" also serves "mixed"."""
+    if came_out == NOT_RUN:
+        return ""
+    if came_out == "held in direction":
+        some = sum(part["held"] != HELD for part in decided)
+        return claim.why.get(came_out, DIRECTION.format(some=some, all=len(decided)))
+    if came_out == UNDECIDED:
+        return claim.why.get(came_out, NO_DECISION)
+    others = (PARTLY,) if came_out == MIXED or (came_out == NOT and claim.universal) else ()
+    return next((claim.why[one] for one in (came_out, *others) if one in claim.why), ANEW)
+
+
 def outcome(decided: Sequence[Mapping[str, Any]], *, universal: bool = False) -> str:
-    """What the parts that decide a claim come to; one beyond chance refutes a universal claim."""
+    """What the parts that decide a claim come to; a single contradicted part refutes a universal claim."""
     if not decided:
         return NOT_RUN
-    beyond = any(part["held"] == VERDICTS[-1] and refuted(part) for part in decided)
-    if universal and beyond:
-        return VERDICTS[-1]
-    return outcome_of([part["held"] for part in decided], beyond_chance=beyond)
+    against = [part for part in decided if part["held"] == NOT and refuted(part)]
+    if universal and any(p_value(part) * len(decided) < LEVEL for part in against):
+        return NOT
+    return outcome_of([part["held"] for part in decided], contradicted=bool(against))
 
 
 def _link(study: str, documents: Documents) -> str:
     return f"[{study}](studies/{study}.md)" if study in documents else f"`python -m research {study}`"
 
 
-def _counts(decided: list[dict[str, Any]]) -> str:
-    """How many parts came out in each way; nothing where there is one part or none.
-
-    >>> part = {"must": "above 0", "value": -1.0, "lower": -2.0, "upper": -0.5, "held": "did not hold"}
-    >>> _counts([part, {**part, "held": "held"}])
-    ' (of 2 parts 1 held, 1 did not, 1 of them beyond chance)'
-    """
-    if len(decided) < 2:
-        return ""
-    held, direction, failed = (sum(part["held"] == kind for part in decided) for kind in VERDICTS)
-    if held == len(decided):
-        return f" (all {held} parts)"
-    said = [f"{held} held", *([f"{direction} in direction"] if direction else [])]
-    if failed:
-        beyond = sum(part["held"] == VERDICTS[-1] and refuted(part) for part in decided)
-        said.append(f"{failed} did not, {beyond or 'none'} of them beyond chance")
-    return f" (of {len(decided)} parts {', '.join(said)})"
-
-
-def _direction(decided: list[dict[str, Any]]) -> str:
-    some = sum(part["held"] != VERDICTS[0] for part in decided)
-    return DIRECTION.format(some=some, all=len(decided))
-
-
 def _figures(decided: list[dict[str, Any]]) -> str:
-    """The part that a claim is named by, and after it those that contradict it."""
+    """The part that a claim is named by, and below it that of each study which contradicts it most surely."""
     if not decided:
         return ""
-    against = [part for part in decided[1:] if part["held"] == _worst(decided) != VERDICTS[0]]
-    shown, left = _some(against), len(against) - len(_some(against))
-    links = "also" if decided[0]["held"] == _worst(decided) else "but"
-    figures = f";<br>{links} {';<br>'.join(_figure(part) for part in shown)}" if shown else ""
-    return _figure(decided[0]) + figures + (f";<br>and {left} more" if left else "")
-
-
-def _worst(decided: list[dict[str, Any]]) -> str:
-    held: list[Held] = [part["held"] for part in decided]
-    return max(held, key=VERDICTS.index)
-
-
-def _some(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first part of every study or comparison, then others up to a few in all."""
-    first = {part["from"]: part for part in reversed(parts)}
-    heads = [part for part in parts if first[part["from"]] is part]
-    rest = [part for part in parts if first[part["from"]] is not part]
-    return heads + rest[: max(0, MOST - len(heads))]
+    against = sorted(decided, key=contradiction, reverse=True)
+    worst = outcome_in_words(against[0])
+    first: dict[str, dict[str, Any]] = {}
+    for part in against:
+        if worst != HELD and outcome_in_words(part) == worst:
+            first.setdefault(part["from"], part)
+    shown = [part for part in first.values() if part is not decided[0]]
+    return "<br>".join([_figure(decided[0]), *(f"{outcome_in_words(part)}: {_figure(part)}" for part in shown)])
 
 
 def claims_page(out: str | Path) -> str:
@@ -140,37 +155,40 @@ def claims_page(out: str | Path) -> str:
     paths = {name: Path(out) / f"{name}.json" for name in names}
     documents = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
     lines = [_HEAD.format(counted=_counted(documents))]
-    lines += [*_begin("the paper says"), *(row(claim, documents) for claim in PAPERS)]
-    lines += [f"| {says} ({where}) | | **not tested** | | {why} |" for says, where, why in UNTESTED]
-    lines += ["", _LISTING, _ADDED, *_begin("we say"), *(row(claim, documents) for claim in OURS)]
-    return "\n".join(lines) + "\n"
+    for topic, claims in TOPICS.items():
+        lines += [f"## {topic}", "", *_begin("the paper says"), *(row(claim, documents) for claim in claims), ""]
+    lines += [_ADDED, *_begin("we say"), *(row(claim, documents) for claim in OURS), "", "## Not tested", ""]
+    for kind, untested in UNTESTED.items():
+        lines += [f"{kind}:", "", *(f"- {says} ({where}). {why}" for says, where, why in untested), ""]
+    return "\n".join([*lines, _foot(documents)])
 
 
 def _counted(documents: Documents) -> str:
     """How many claims of the paper came out in each way."""
     found = Counter(outcome(claim.evidence(documents), universal=claim.universal) for claim in PAPERS)
-    order = (*VERDICTS[:2], "held in part", VERDICTS[2], UNDECIDED, NOT_RUN)
-    words = {UNDECIDED: "stayed undecided", NOT_RUN: "wait for a run"}
-    said = [f"{found[one]} {words.get(one, one)}" for one in order if found[one]]
+    words = {HELD: "held", "held in direction": "held in direction", PARTLY: "held in part", MIXED: "are mixed"}
+    words |= {NOT: "did not hold", UNDECIDED: "stayed undecided", NOT_RUN: "wait for a run"}
+    said = [f"{found[one]} {word}" for one, word in words.items() if found[one]]
     listed = f"{', '.join(said[:-1])} and {said[-1]}" if said[1:] else said[0]
-    return (
-        f"Of {len(PAPERS)} claims that a study tests {listed}.\n"
-        f"{len(UNTESTED)} more are not tested; they are at the end of the table."
-    )
+    left = sum(map(len, UNTESTED.values()))
+    return f"Of {len(PAPERS)} claims that a study tests {listed}; {left} more are [not tested](#not-tested)."
+
+
+def _foot(documents: Documents) -> str:
+    parts = [part for claim in CLAIMS for part in claim.evidence(documents)]
+    unlike = {(part["from"], part["says"]): outcome_in_words(part) for part in parts}
+    return _FOOT.format(parts=len(unlike), contradicted=list(unlike.values()).count(CONTRADICTED))
 
 
 def _begin(first: str) -> tuple[str, str]:
-    return f"| {first} | our world | outcome | figure | why |", "|---" * 5 + "|"
+    return f"| {first} | our world | outcome | figures | why |", "|---" * 5 + "|"
 
 
 def _figure(part: dict[str, Any]) -> str:
-    return f"{part['says']}: {figure(part)}, must be {part['must']}"
+    return f"{part['says']}: {figure(part)}, must be {bound(part)}"
 
 
-_LISTING = """The paper's listing of the layer (appendix C) does not parse as printed: in the assignment of `delta` a
-bracket closes one line too early. What we call "as the paper lists it" is our reading of it.
-"""
 _ADDED = """## What we add
 
-The same table for what this package adds to the paper, so that none of it counts for the paper or against it.
+What this package adds to the paper, so that none of it counts for the paper or against it.
 """

@@ -54,7 +54,7 @@ OURS = (
             PARTLY: "Something is gained in some worlds: its loss trains one monotone curve over relevance that is "
             "held fixed, so it cannot change the ranking.",
         },
-        also={"loss-weights": ("the joint loss at .7-.8",)},
+        also={"loss-weights": ("the joint loss at beta .7-.8",)},
     ),
     Claim(
         "With a detached anchor no propensities are needed",

@@ -6,36 +6,29 @@ import json
 from pathlib import Path
 from typing import Any
 
-from research.claim import beyond_chance, contradiction, figure
+from research.claim import HELD, bound, contradiction, counted, figure, outcome_in_words
 from research.claims import claims_page
 from research.pictures import packed
 from research.registry import EXPERIMENTS
-from research.result import VERDICTS
 from research.tested import TESTED
 
 _HEAD = """# Results
 
-Generated from the JSON files that `python -m research` writes; nothing is typed by hand. Every claim is cut into parts,
-each a number that must be above or below a bound. A part **held** when its whole 95% interval is on that side, **held
-in direction** when only the mean is, and **did not hold** otherwise, which is beyond chance only when its whole
-interval is on the other side; a claim held in part when some of its parts held and others did not, and is undecided
-when none held and none is beyond chance on the other side. Some parts ask for more than the paper says, such as ranking
-above every baseline. The page of each study begins with the parts that contradict the claim most.
+Generated from the JSON files that `python -m research` writes; nothing is typed by hand. Each line is one study. The
+terms are those of [What holds and what does not](claims.md), which goes through the paper claim by claim. The page of a
+study begins with its parts, those first that speak against the claim most surely, and ends with its design.
 
-The data are simulated unless a study says otherwise, so signs and order may be compared with the paper's, and sizes may
-not; not all signs agree. Intervals are over seeds, and sizes, rates and recipes were chosen on other seeds than those
-reported; where a rule was set after a first report, the page of the study says so. Intervals of studies on real data
-are over resampled users, queries or rows, and over seeds where something is trained from one; those of real tasks are
-over tasks.
-
-[What holds and what does not](claims.md) goes through the paper claim by claim.
+Where data are simulated, compare signs and order with the paper's, and not sizes; not all signs agree. Intervals are
+then over seeds, and sizes, rates and recipes were chosen on other seeds than those reported. Rules, arms and parts that
+were added after a first report are named in the design of the study. Intervals of studies on real data are over
+resampled users, queries or rows, and over seeds where something is trained from one; those of real tasks are over
+sources.
 """
 REPRODUCED = "reproduced"  # the folder of numbers and pictures beside the summary
 STUDIES = "studies"  # the folder of pages beside the summary
 CLAIMS = "claims.md"  # the page of the paper's claims beside the summary
 RUN = "run.json"  # how long a run of everything took
 READ_AGAIN = ("best", "by seed")  # series that other studies and claims read: settings that were chosen, single seeds
-_DATA = {experiment.name: experiment.data for experiment in EXPERIMENTS}
 _FOLDED = 30  # rows from which on a table is folded away
 
 
@@ -45,16 +38,17 @@ def results_page(out: str | Path = "results") -> str:
     >>> print(results_page("a folder nobody has").splitlines()[0])
     # Results
     """
-    found = {experiment.name: _read(Path(out) / f"{experiment.name}.json") for experiment in EXPERIMENTS}
-    documents = [document for document in found.values() if document is not None]
-    absent = [name for name, document in found.items() if document is None]
-    columns = ("study", "data", "outcome", "parts: held, in direction, not", "what contradicts it most")
+    found = [(experiment, _read(Path(out) / f"{experiment.name}.json")) for experiment in EXPERIMENTS]
+    documents = [document for _, document in found if document is not None]
+    absent = [experiment.name for experiment, document in found if document is None]
+    columns = ("study", "data", "outcome", "parts", "what speaks against it most surely")
     lines = [_HEAD, f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for one in documents:
-        counts = ", ".join(str(sum(part["held"] == kind for part in one["parts"])) for kind in VERDICTS)
-        counts += beyond_chance(one["parts"])
+    for experiment, one in found:
+        if one is None:
+            continue
         link = f"[{one['title']}]({STUDIES}/{one['name']}.md)"
-        lines.append(f"| {link} | {_DATA[one['name']]} | {one['held']} | {counts} | {_against(one['parts'])} |")
+        counts = counted(one["parts"])
+        lines.append(f"| {link} | {experiment.data} | {one['held']} | {counts} | {_against(one['parts'])} |")
     lines += ["", _minutes(documents, _read(Path(out) / RUN))]
     if absent:
         lines += ["", f"Not run: {', '.join(absent)}."]
@@ -129,8 +123,9 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
     >>> print(table_row(row))
     | Click | delta AUC | +1.00% | +0.50% [+0.25, +0.75] |
     """
+    known = next((one for one in EXPERIMENTS if one.name == document["name"]), None)
     figures = [
-        "| | | paper | ours, with 95% interval |",
+        "| setting | measure | paper | ours, with 95% interval |",
         "|---|---|---|---|",
         *(table_row(row) for row in document["rows"]),
         "",
@@ -141,18 +136,27 @@ def table(document: dict[str, Any], *, pictures: str = "", heading: str = "##") 
         _claimed(document),
         "",
         *([f"**What was tested:** {tested}", ""] if (tested := TESTED.get(document["name"])) else []),
-        f"**Outcome: {document['held']}** ({_counted(document['parts'])}). {document['note']}".rstrip(),
+        *([f"**Data:** {known.data}.", ""] if known else []),
+        f"**Outcome: {document['held']}** ({counted(document['parts'])}). {document['note']}".rstrip(),
         "",
         *([f"![{document['title']}]({pictures}{document['picture']})", ""] if document["picture"] else []),
+        f"{heading}# Parts",
+        "",
         "| part | must be | measured, with 95% interval | outcome |",
         "|---|---|---|---|",
         *(_part_row(part) for part in sorted(document["parts"], key=contradiction, reverse=True)),
         "",
+        f"{heading}# Figures",
+        "",
     ]
     if len(document["rows"]) > _FOLDED:
-        summary = f"<summary>All {len(document['rows'])} figures</summary>"
-        figures = ['<details markdown="1">', summary, "", *figures, "</details>", ""]
-    return "\n".join([*lines, *figures, _source(document)])
+        figures = _folded(f"All {len(document['rows'])} figures", figures)
+    design = _folded("Design, as the source states it", [known.design, ""]) if known else []
+    return "\n".join([*lines, *figures, *design, _source(document)])
+
+
+def _folded(summary: str, lines: list[str]) -> list[str]:
+    return ['<details markdown="1">', f"<summary>{summary}</summary>", "", *lines, "</details>", ""]
 
 
 def _claimed(document: dict[str, Any]) -> str:
@@ -161,30 +165,16 @@ def _claimed(document: dict[str, Any]) -> str:
     return f"**{by}:** {document['claim']} ({document['paper']})"
 
 
-def _counted(parts: list[dict[str, Any]]) -> str:
-    """How many parts came out in each way.
-
-    >>> _counted([{"held": "held"}, {"held": "did not hold", "must": "above 0", "lower": -3, "upper": -1}])
-    '1 of 2 parts held, 1 did not, 1 beyond chance'
-    """
-    held, direction, failed = (sum(part["held"] == kind for part in parts) for kind in VERDICTS)
-    if held == len(parts):
-        return f"all {held} parts" if held > 1 else "one part"
-    said = [f"{held} of {len(parts)} parts held", *([f"{direction} in direction"] if direction else [])]
-    return ", ".join([*said, *([f"{failed} did not{beyond_chance(parts)}"] if failed else [])])
-
-
 def _against(parts: list[dict[str, Any]]) -> str:
-    """The part that speaks against the claim most, with its figure; nothing where all held."""
+    """The part that speaks against the claim most surely, with its figure; nothing where all held."""
     worst = max(parts, key=contradiction)
-    if worst["held"] == VERDICTS[0]:
-        return ""
-    return f"{worst['says']}: {figure(worst)}, must be {worst['must']}"
+    return "" if worst["held"] == HELD else f"{_cell(worst['says'])}: {figure(worst)}, must be {bound(worst)}"
 
 
 def _part_row(part: dict[str, Any]) -> str:
-    outcome = "held" if part["held"] == "held" else f"**{part['held']}**"
-    return f"| {_cell(part['says'])} | {part['must']} | {figure(part)} | {outcome} |"
+    outcome = outcome_in_words(part)
+    shown = outcome if outcome == HELD else f"**{outcome}**"
+    return f"| {_cell(part['says'])} | {bound(part)} | {figure(part)} | {shown} |"
 
 
 def _source(document: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ Nothing is imported before it is asked for.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -64,6 +65,15 @@ class Experiment:
     def paper(self) -> str:
         """Where it says it, with its numbers."""
         return self.load().PAPER
+
+    @property
+    def design(self) -> str:
+        """How it is done, as its module says it, without the sentence that names it.
+
+        >>> find(["notifications"])[0].design.splitlines()[0].split(".")[0]
+        'The design, stated before any run'
+        """
+        return inspect.cleandoc(self.load().__doc__ or "").partition("\n\n")[2].replace("``", "`")
 
     def chart(self, series: Any) -> Any:
         """Its picture as an Altair chart, or None."""

@@ -2,8 +2,9 @@
 
 The rule of every verdict is here: a *part* of the paper's claim is a number with an interval and a bound it must stay
 on one side of. It **held** when the whole interval does, **held in direction** when only the number does, and **did
-not hold** otherwise. A claim held when all its parts did, and in part when some did and some did not. It is undecided
-when no part held, and of those that did not hold none is beyond chance: no whole interval is on the other side.
+not hold** otherwise; it is contradicted, or refuted, when the whole interval is on the other side. A claim held when
+all its parts did. When some held and some did not, it is mixed if any is contradicted, and held in part if none is.
+When none held it did not hold if any is contradicted, and is undecided if none is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from isolayer.errors import InputError, need
 
 Held = Literal["held", "held in direction", "did not hold"]
 VERDICTS: tuple[Held, ...] = ("held", "held in direction", "did not hold")  # best first
+PARTLY, MIXED, UNDECIDED = "held in part", "mixed", "undecided"  # what parts that differ can come to
 Numbers = dict[str, Any]
 QUICK_SEEDS = 2
 MOST_NAMED = 4  # parts of each kind that a verdict names
@@ -65,16 +67,30 @@ class Finished(NamedTuple):
 
 
 def units_of(
-    settings: Sequence[str], *, quick: bool, seeds: int, cost: float | Callable[[str], float] = 1.0
+    settings: Sequence[str],
+    *,
+    quick: bool,
+    seeds: int,
+    cost: float | Callable[[str], float] = 1.0,
+    seen: int = 0,
 ) -> list[Unit]:
     """Every setting under every seed, seeds outermost.
 
+    Args:
+        settings: What is compared.
+        quick: Whether sizes are small.
+        seeds: How many.
+        cost: Of a unit, or of one of a setting.
+        seen: Seeds of a full run that are left out, since a rule or an arm was set when they had been reported.
+
     >>> [(unit.seed, unit.setting) for unit in units_of(["a", "b"], quick=True, seeds=2)]
     [(0, 'a'), (0, 'b'), (1, 'a'), (1, 'b')]
+    >>> [unit.seed for unit in units_of(["a"], quick=False, seeds=2, seen=100)]
+    [1100, 1101]
     """
     if seeds < 2:
         raise InputError(f"seeds: expected at least 2, got {seeds}; an interval needs two")
-    start = first_seed(quick=quick)
+    start = first_seed(quick=quick) + (0 if quick else seen)
     return [
         Unit(seed, setting, quick, cost(setting) if callable(cost) else cost)
         for seed in range(start, start + seeds)
@@ -197,24 +213,26 @@ class Part:
         return " and ".join(f"{side} {bound:g}" for side, bound in bounds if math.isfinite(bound))
 
 
-def outcome_of(parts: Sequence[Held], *, beyond_chance: bool) -> str:
-    """What parts come to: the worst of them, but ``held in part`` when another one held.
+def outcome_of(parts: Sequence[Held], *, contradicted: bool) -> str:
+    """What parts come to.
 
     Args:
         parts: How each came out.
-        beyond_chance: Whether any that did not hold has its whole interval on the other side.
+        contradicted: Whether any that did not hold has its whole interval on the other side.
 
-    >>> outcome_of(["held", "held in direction"], beyond_chance=False)
+    >>> outcome_of(["held", "held in direction"], contradicted=False)
     'held in direction'
-    >>> [outcome_of(["did not hold", "held in direction"], beyond_chance=known) for known in (True, False)]
+    >>> [outcome_of(["did not hold", "held in direction"], contradicted=known) for known in (True, False)]
     ['did not hold', 'undecided']
-    >>> outcome_of(["did not hold", "held"], beyond_chance=False)
-    'held in part'
+    >>> [outcome_of(["did not hold", "held"], contradicted=known) for known in (True, False)]
+    ['mixed', 'held in part']
     """
     worst = max(parts, key=VERDICTS.index)
-    if worst == "did not hold" and "held" in parts:
-        return "held in part"
-    return "undecided" if worst == "did not hold" and not beyond_chance else worst
+    if worst != "did not hold":
+        return worst
+    if "held" in parts:
+        return MIXED if contradicted else PARTLY
+    return worst if contradicted else UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -247,12 +265,12 @@ class Result:
 
     @property
     def held(self) -> str:
-        """That of the worst part, but ``held in part`` when another part held.
+        """What its parts come to.
 
         >>> Result((), (Part("one", certain(1), above=0), Part("two", certain(1), below=0))).held
-        'held in part'
+        'mixed'
         """
-        return outcome_of([part.held for part in self.parts], beyond_chance=any(part.refuted for part in self.parts))
+        return outcome_of([part.held for part in self.parts], contradicted=any(part.refuted for part in self.parts))
 
     @property
     def verdict(self) -> str:

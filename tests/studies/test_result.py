@@ -40,9 +40,11 @@ def test_a_part_is_judged_by_its_interval(lower, value, upper, held):
 
 def test_a_claim_is_as_good_as_its_worst_part_and_says_which():
     good, weak = Part("one", certain(1), above=0), Part("two", Estimate(1, -1, 3, 2), above=0)
-    bad = Part("three", certain(-1), above=0)
+    open_, bad = Part("open", Estimate(-1, -3, 1, 2), above=0), Part("three", certain(-1), above=0)
     assert Result((), (good, weak)).held == "held in direction"
     result = Result((), (good, weak, bad), note="Mind this.")
-    assert result.held == "held in part"
+    assert result.held == "mixed"
+    assert Result((), (good, weak, open_)).held == "held in part"
     assert Result((), (weak, bad)).held == "did not hold"
+    assert Result((), (weak, open_)).held == "undecided"
     assert result.verdict == "1 of 3 parts held. Held in direction: two. Did not hold: three. Mind this."

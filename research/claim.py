@@ -160,6 +160,8 @@ def counted(parts: Sequence[Mapping[str, Any]]) -> str:
 def p_value(part: Mapping[str, Any]) -> float:
     """Of the two-sided t-test that the number is at its bound, from its 95% interval.
 
+    Where resampled queries are pooled with seeds, the freedom of the seeds alone is taken, so that p is too large.
+
     >>> part = {"must": "below 0", "value": 1.0, "lower": 0.0, "upper": 2.0, "seeds": 5}
     >>> round(p_value(part), 3), p_value({**part, "lower": 1.0, "upper": 1.0})
     (0.05, 0.0)

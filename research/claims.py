@@ -63,7 +63,8 @@ _FOOT = """## How to read it
 
 - A claim that says that something is so always, best or never (any, all, every, no, free of, impossible) did not hold
   when a single part is contradicted, even where others held. With many parts chance alone contradicts some, so there
-  the interval is widened for their number (Bonferroni).
+  the interval is widened for their number (Bonferroni), and what the wider interval leaves open does not count as
+  contradicted.
 - For all other claims each interval is at 95% by itself: {parts} parts decide the claims on this page, and of parts
   whose truth lies exactly on the bound chance contradicts one in forty. {contradicted} are contradicted.
 - Some parts ask for more than the paper says, such as closing 92% of the gap to a model that is trained on unbiased
@@ -105,7 +106,7 @@ def row(claim: Claim, documents: Documents) -> str:
 
 
 def _why(claim: Claim, came_out: str, decided: Sequence[Mapping[str, Any]]) -> str:
-    """The sentence written for an outcome: one written for "held in part" also serves "mixed"."""
+    """The sentence written for an outcome: one for "held in part" also serves where other parts are contradicted."""
     if came_out == NOT_RUN:
         return ""
     if came_out == "held in direction":
@@ -113,8 +114,10 @@ def _why(claim: Claim, came_out: str, decided: Sequence[Mapping[str, Any]]) -> s
         return claim.why.get(came_out, DIRECTION.format(some=some, all=len(decided)))
     if came_out == UNDECIDED:
         return claim.why.get(came_out, NO_DECISION)
-    others = (PARTLY,) if came_out == MIXED or (came_out == NOT and claim.universal) else ()
-    return next((claim.why[one] for one in (came_out, *others) if one in claim.why), ANEW)
+    some_held = any(part["held"] == HELD for part in decided)
+    written_for = (PARTLY, came_out) if came_out == NOT and some_held else (came_out,)
+    written_for += (PARTLY,) if came_out == MIXED else ()
+    return next((claim.why[one] for one in written_for if one in claim.why), ANEW)
 
 
 def outcome(decided: Sequence[Mapping[str, Any]], *, universal: bool = False) -> str:
@@ -122,8 +125,10 @@ def outcome(decided: Sequence[Mapping[str, Any]], *, universal: bool = False) ->
     if not decided:
         return NOT_RUN
     against = [part for part in decided if part["held"] == NOT and refuted(part)]
-    if universal and any(p_value(part) * len(decided) < LEVEL for part in against):
-        return NOT
+    if universal:
+        against = [part for part in against if p_value(part) * len(decided) < LEVEL]
+        if against:
+            return NOT
     return outcome_of([part["held"] for part in decided], contradicted=bool(against))
 
 

@@ -226,7 +226,7 @@ def graded_and_informed(documents: Documents) -> str:
 
 
 def _closes(documents: Documents, method: str) -> Iterator[Part]:
-    # the gain over naive is paired by seed; the gap it is divided by is taken as given
+    # paired by seed; where seeds are not written, the gap that the gain is divided by is taken as given
     ours, field = _rows(documents, VARIANTS, NDCG), _rows(documents, BENCHMARK, NDCG)
     begins = {JOINT: "a joint loss ranks better than naive (", PARALLEL: "two parallel heads rank better than naive ("}
     for part in documents.get(VARIANTS, {"parts": ()})["parts"]:
@@ -235,7 +235,8 @@ def _closes(documents: Documents, method: str) -> Iterator[Part]:
             naive, best = ours.get(f"{world}: naive"), field.get(f"{world}: unbiased labels")
             if naive and best:
                 gap = best["value"] - naive["value"]
-                share = Estimate(part["value"] / gap, part["lower"] / gap, part["upper"] / gap, part["seeds"])
+                given = Estimate(part["value"] / gap, part["lower"] / gap, part["upper"] / gap, part["seeds"])
+                share = _share(documents, world, method) or given
                 verb = "close" if method == PARALLEL else "closes"
                 yield Part(f"{PAPERS[method]} {verb} at least {CLOSED:.0%} of the gap ({world})", share, above=CLOSED)
 
@@ -249,14 +250,25 @@ def _above(documents: Documents, method: str) -> Iterator[Part]:
             yield Part(f"{PAPERS[JOINT]} ranks above {method} ({world})", gain, above=0.0)
 
 
+def _share(documents: Documents, world: str, method: str) -> Estimate | None:
+    """The share of the gap from naive to unbiased labels that one of the variants closes, seed by seed."""
+    own, naive = (_by_seed(documents, VARIANTS, f"{world}: {name}") for name in (method, "naive"))
+    best = _by_seed(documents, BENCHMARK, f"{world}: unbiased labels")
+    shares = [(one - low) / (high - low) for one, low, high in zip(own, naive, best, strict=False)]
+    return estimate(shares) if shares else None
+
+
 def _paired(documents: Documents, variant: str, method: str) -> Estimate | None:
-    """One of the variants minus a method of the benchmark, seed by seed: both begin at the same seed and share logs."""
-    own, field = (
-        documents[study].get("series", {}).get("by seed", {}).get(name, [])
-        for study, name in ((VARIANTS, variant), (BENCHMARK, method))
-    )
-    common = min(len(own), len(field))
-    return estimate([one - other for one, other in zip(own[:common], field[:common], strict=True)]) if common else None
+    """One of the variants minus a method of the benchmark, seed by seed."""
+    own, field = _by_seed(documents, VARIANTS, variant), _by_seed(documents, BENCHMARK, method)
+    gains = [one - other for one, other in zip(own, field, strict=False)]
+    return estimate(gains) if gains else None
+
+
+def _by_seed(documents: Documents, study: str, name: str) -> list[float]:
+    """What a row comes to under each seed, where that is written: both studies begin at the same one and share logs."""
+    found: list[float] = documents[study].get("series", {}).get("by seed", {}).get(name, [])
+    return found
 
 
 def difference(one: dict[str, Any], other: dict[str, Any], *, level: float = 0.95) -> Estimate:

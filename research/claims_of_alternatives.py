@@ -125,6 +125,7 @@ ALTERNATIVES = (
             "not know it, which is perhaps why; we have not tested why.",
         },
         tells=compared.rates,
+        universal=True,
     ),
     Claim(
         "Position Dropout fails by the mismatch of training and serving",

@@ -15,6 +15,7 @@ LAYER = (
         ("square that falls", "square is"),
         "Two targets, as in the paper.",
         {HELD: "A piecewise-linear curve with enough buckets does; nothing is left to chance here."},
+        universal=True,
     ),
     Claim(
         "The output never falls as the input rises",
@@ -23,6 +24,7 @@ LAYER = (
         ("no fitted curve falls",),
         "The same two targets, one of which falls.",
         {HELD: "Slopes are never negative, whatever the weights; the tests try arbitrary ones."},
+        universal=True,
     ),
     Claim(
         "Without the constraint the layer fits any continuous shape",
@@ -31,6 +33,7 @@ LAYER = (
         ("without the constraint",),
         "The target that falls.",
         {HELD: "Slopes of either sign follow it up and down."},
+        universal=True,
     ),
     Claim(
         "Beyond logits of -17 and 8, probability and gradient change by less than 1e-4 per unit",
@@ -61,6 +64,7 @@ LAYER = (
         ("predicting the mean rate", "and puts no items"),
         "Arithmetic, under position bias.",
         {HELD: "It need only predict the mean rate of each position. So O/E is no measure of debiasing."},
+        universal=True,
     ),
     Claim(
         "The constraint regularises the layer: it prevents local over-fitting where data are sparse",

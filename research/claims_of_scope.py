@@ -29,6 +29,7 @@ SCOPE = (
                 "isolayer ranks before Platt per segment by log loss",
             )
         },
+        universal=True,
     ),
     Claim(
         "Swapping in another embedding, such as the advertiser's, calibrates each of its values",
@@ -84,6 +85,7 @@ SCOPE = (
             "chosen on.",
             NOT: "Calibrators per task and tab are nearer here; we have not tested why.",
         },
+        universal=True,
     ),
     Claim(
         "Context-conditioned curves calibrate fine segments of a high-dimensional space",
@@ -106,8 +108,7 @@ SCOPE = (
         "real-tasks",
         ("isolayer ranks before Platt per segment by log loss", "isolayer ranks before"),
         "Real tasks that no setting was chosen on, though their test rows were used, with other labels or segments; by "
-        "mean rank over tasks. Tasks of one source have the same test rows, so intervals describe how tasks differ and "
-        "are no tests.",
+        "the mean rank of each source, with intervals over the sources.",
         {
             HELD: "It is between one curve and one per segment, as far towards either as the rows say, which perhaps "
             "is why; that is not tested.",
@@ -115,6 +116,7 @@ SCOPE = (
             "between one line and one per segment too. We have not tested why.",
             NOT: "Other calibrators rank before it; we have not tested why.",
         },
+        universal=True,
     ),
     Claim(
         "Constraints on several dimensions ensure joint monotonicity",

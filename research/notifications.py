@@ -20,11 +20,11 @@ Each arm decides by its own chance of a session:
 
 Every arm serves the same members in a world of its own, with the same answers to a notification, and a paired two-sided
 t-test over members compares it with the control; it sees what an unpaired test would need many more members for. Under
-``worth`` an inflated control sends nearly everything and so has nearly all sessions there are: calibration has to lose
-sessions there, so only value, the sessions less the cost of the notifications, is judged; sessions stand in the table.
-Under ``budget`` all metrics can go either way. The known correction shifts all logits alike, which changes no order, so
-that under ``budget`` it decides as the control does and is no rival there. The arm with the same rows was added after a
-first report, since curves learn from randomised rows that the control does not have; the seeds reported now are others.
+``worth`` an inflated control sends too much: calibration will lose sessions there, and can gain value, the sessions
+less the cost of the notifications. Under ``budget`` every arm sends the same number, so that value follows sessions and
+the two are one result. The known correction shifts all logits alike, which changes no order, so that under ``budget``
+it decides as the control does and is no rival there. The arm with the same rows was added after a first report, since
+curves learn from randomised rows that the control does not have; the seeds reported now are others.
 """
 
 from __future__ import annotations
@@ -176,13 +176,13 @@ def _lift(finished: Sequence[Finished], rule: str, arm: str, metric: str) -> Est
 
 
 def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
-    judged = [("budget", metric) for metric in PAPER_LIFTS] + [("worth", VALUE)]
     rivals = {("budget", SAME): "a corrected baseline with the same rows"}
     rivals |= {("worth", SAME): rivals["budget", SAME], ("worth", CORRECTION): "the known correction"}
     return (
         *(
             Part(f"{WORDS[rule]}, the layer lifts {metric}", _lift(finished, rule, LAYER, metric), above=0, unit="%")
-            for rule, metric in judged
+            for rule in RULES
+            for metric in PAPER_LIFTS
         ),
         *(
             Part(
@@ -209,15 +209,21 @@ def significant(finished: Sequence[Finished], rule: str) -> NDArray[np.bool_]:
 
 def _note(finished: Sequence[Finished]) -> str:
     sent, sessions, value = (_lift(finished, "worth", LAYER, metric).value for metric in (SENT, SESSIONS, VALUE))
-    shown = significant(finished, "budget")
+    shown, share = significant(finished, "budget"), float(_share_sent(finished).mean())
     return (
         f"Value is the number of sessions minus {COST} per notification. Where a notification is sent wherever its "
         f"predicted chance exceeds that cost, the layer changes notifications by {sent:+.0f}%, sessions by "
-        f"{sessions:+.0f}% and value by {value:+.0f}%: the control over-predicts and sends almost everywhere, so that "
-        "calibration has to lose sessions under this rule. Where every arm sends the same number "
-        f"({BUDGET:.0%} of a day's actions), only the order matters; there {shown.sum()} of {shown.size} single tests "
-        f"of the layer ({shown.shape[0]} metrics under {shown.shape[1]} seeds) show a rise with p < .05."
+        f"{sessions:+.0f}% and value by {value:+.0f}%. The control over-predicts and sends after {share:.0%} of all "
+        f"actions. Where every arm sends the same number ({BUDGET:.0%} of a day's actions), only the order matters, "
+        f"and value follows sessions; there {shown.sum()} of {shown.size} single tests of the layer "
+        f"({shown.shape[0]} metrics under {shown.shape[1]} seeds) show a rise with p < .05."
     )
+
+
+def _share_sent(finished: Sequence[Finished]) -> NDArray[np.float64]:
+    """Share of actions after which the control notifies by worth, ``[seeds]``: by budget it does after BUDGET."""
+    by_worth, by_budget = (by_seed(finished, "all", f"{rule} {CONTROL} {SENT} total") for rule in ("worth", "budget"))
+    return BUDGET * by_worth / by_budget
 
 
 def _series(finished: Sequence[Finished]) -> dict[str, Any]:

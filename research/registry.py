@@ -140,7 +140,7 @@ EXPERIMENTS = (
     Experiment(
         "kuairand-fields", "KuaiRand with all its fields: curves, trees, a network", "kuairand_fields", data="KuaiRand"
     ),
-    Experiment("real-tasks", "Calibrators on many real tasks", "real_tasks", data="six public sources"),
+    Experiment("real-tasks", "Calibrators on many real tasks", "real_tasks", data="five public sources"),
     Experiment(
         "mslr-clicks",
         "Graded documents (MSLR) with simulated clicks",

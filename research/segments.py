@@ -26,7 +26,7 @@ are not reported, two to sixteen passes over the small one had a higher loss, on
 choice that MCGrad was not, and the page says so.
 
 No figure in the table can be below 0, and over three seeds some differ by more than half, so each is a geometric mean
-with a t-interval on the log scale. Parts are differences of means.
+with a t-interval on the log scale; this was changed after a first report. Parts are differences of means.
 """
 
 from __future__ import annotations

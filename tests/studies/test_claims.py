@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from scipy import stats
 
 from research import claims_compared as compared
 from research import page, registry
-from research.claim import HELD, MIXED, NOT, PARTLY, Claim, p_value
+from research.claim import HELD, MIXED, NOT, PARTLY, Claim, chosen, p_value
 from research.claims import ANEW, CLAIMS, DIRECTION, NO_DECISION, NOT_RUN, claims_page, outcome, row
 from research.result import UNDECIDED, VERDICTS, Part, certain, estimate
 
@@ -95,6 +96,18 @@ def test_one_part_refutes_what_is_said_of_all_if_it_is_beyond_the_chance_of_so_m
     assert said.endswith("| Because. |")  # what explains why some did not hold serves here too
 
 
+def test_a_claim_about_all_cases_is_one_that_a_single_part_refutes():
+    says_all = re.compile(r"\b(any|every|best|never|always|impossible|whatever|free of|no propensities)\b|^No ")
+    assert [claim.says for claim in CLAIMS if says_all.search(claim.says) and not claim.universal] == []
+
+
+def test_what_the_wider_interval_of_a_universal_claim_leaves_open_does_not_refute_it_either():
+    just = part("b rises", NOT, -2.1, -0.1, seeds=100)  # p is .03 by itself
+    open_ones = [part(f"a {number}", NOT, -3.0, 1.0, seeds=100) for number in range(9)]
+    assert outcome([*open_ones, just]) == NOT
+    assert outcome([*open_ones, just], universal=True) == UNDECIDED
+
+
 def test_a_p_value_agrees_with_that_of_a_t_test():
     values = np.array([0.3, -0.4, -1.1, -0.6, -0.2, -0.9])
     found = {**estimate(values)._asdict(), "must": "above 0.1"}
@@ -116,6 +129,12 @@ def test_every_study_that_contradicts_a_claim_has_a_figure_in_its_row():
     assert "<br>contradicted: d (x): -1, must be above 0 |" in row(computed, documents)
 
 
+def committed():
+    """What each study has written, by name."""
+    paths = (DOCS / page.REPRODUCED / f"{one.name}.json" for one in registry.EXPERIMENTS)
+    return {path.stem: json.loads(path.read_text()) for path in paths if path.exists()}
+
+
 def test_the_page_counts_its_claims_and_parts():
     documents = DOCS / page.REPRODUCED
     text = claims_page(documents)
@@ -127,7 +146,7 @@ def test_the_page_counts_its_claims_and_parts():
 
 
 def test_no_committed_part_that_did_not_hold_is_left_out_of_the_claims():
-    documents = {path.stem: json.loads(path.read_text()) for path in (DOCS / page.REPRODUCED).glob("*.json")}
+    documents = committed()
     shown = {(part["from"], part["says"]) for claim in CLAIMS for part in claim.evidence(documents)}
     left = {
         part["says"]
@@ -136,6 +155,18 @@ def test_no_committed_part_that_did_not_hold_is_left_out_of_the_claims():
         if part["held"] == "did not hold" and (name, part["says"]) not in shown
     }
     assert all(says.startswith("the warning fires") for says in left)  # no claim of the paper: told in words
+
+
+def test_claims_find_all_that_they_name_in_the_committed_numbers():
+    documents = committed()
+    named = [
+        (study, one)
+        for claim in CLAIMS
+        for study, parts in ((claim.study, claim.parts), *claim.also.items())
+        for one in parts
+    ]
+    assert [(study, one) for study, one in named if not chosen([one], documents[study]["parts"])] == []
+    assert [claim.says for claim in CLAIMS if claim.compared and not claim.compared(documents)] == []
 
 
 def test_comparisons_between_studies_are_of_their_numbers():

@@ -63,8 +63,7 @@ _FOOT = """## How to read it
 
 - A claim that says that something is so always, best or never (any, all, every, no, free of, impossible) did not hold
   when a single part is contradicted, even where others held. With many parts chance alone contradicts some, so there
-  the interval is widened for their number (Bonferroni), and what the wider interval leaves open does not count as
-  contradicted.
+  the interval is widened for their number (Bonferroni).
 - For all other claims each interval is at 95% by itself: {parts} parts decide the claims on this page, and of parts
   whose truth lies exactly on the bound chance contradicts one in forty. {contradicted} are contradicted.
 - Some parts ask for more than the paper says, such as closing 92% of the gap to a model that is trained on unbiased
@@ -126,9 +125,10 @@ def outcome(decided: Sequence[Mapping[str, Any]], *, universal: bool = False) ->
         return NOT_RUN
     against = [part for part in decided if part["held"] == NOT and refuted(part)]
     if universal:
-        against = [part for part in against if p_value(part) * len(decided) < LEVEL]
-        if against:
+        if any(p_value(part) * len(decided) < LEVEL for part in against):
             return NOT
+        if all(part["held"] != HELD for part in decided):
+            against = []  # by chance, perhaps: nothing refutes it, and nothing shows it
     return outcome_of([part["held"] for part in decided], contradicted=bool(against))
 
 

@@ -89,6 +89,23 @@ def rates(documents: Documents) -> str:
     return f"{told} AUC rises beyond chance at {' and '.join(rises)}." if rises else told
 
 
+def dropout_lifts(documents: Documents) -> str:
+    """Which lifts of Position Dropout are above 0 beyond chance, over all seeds of the A/B test."""
+    lifts = {
+        (arm.removeprefix("Position Dropout "), metric): mean
+        for metric in ("clicks", "likes", "long dwells")
+        for arm, mean in _rows(documents, "ab-test", f"{metric}, lift").items()
+        if arm.startswith("Position Dropout ")
+    }
+    if not lifts:
+        return ""
+    above = [
+        f"{metric} at {rate} by {mean['value']:.2f}%" for (rate, metric), mean in lifts.items() if mean["lower"] > 0
+    ]
+    told = f"Above 0 beyond chance are {len(above)} of {len(lifts)} lifts"
+    return f"{told}: {', '.join(above)}." if above else f"{told}."
+
+
 def position_as_feature_closes(documents: Documents) -> str:
     """How much of the gap position as a feature closes."""
     found = _rows(documents, BENCHMARK, "share of the gap closed")

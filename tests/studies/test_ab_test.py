@@ -33,11 +33,13 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert lost(outcome(ab_test, post_hoc)) == [_little("Platt per task", metric) for metric in ab_test.LIVE]
 
 
-def test_small_lifts_of_dropout_that_are_beyond_chance_contradict_the_paper():
-    seen = outcome(ab_test, GOOD | {"Dropout": 0.2})
-    assert lost(seen) == [f"{arm}: lift of {metric}" for arm in ab_test.DROPOUT for metric in ab_test.LIVE]
-    assert all(part.refuted for part in seen.parts if part.held == "did not hold")
-    assert "18 of the 18 lifts of Position Dropout (six rates, three metrics) are above 0 beyond chance" in seen.note
+def test_small_lifts_of_dropout_are_told_where_they_are_beyond_chance_and_large_ones_contradict_the_paper():
+    small = outcome(ab_test, GOOD | {"Dropout": 0.2})
+    assert lost(small) == []
+    assert "18 of the 18 lifts of Position Dropout (six rates, three metrics) are above 0 beyond chance" in small.note
+    large = outcome(ab_test, GOOD | {"Dropout": 0.7, "lift": 4.0})
+    assert lost(large) == [f"{arm}: lift of {metric}" for arm in ab_test.DROPOUT for metric in ab_test.LIVE]
+    assert all(part.refuted for part in large.parts if part.held == "did not hold")
 
 
 def test_a_control_that_differs_from_itself_is_seen_in_either_direction():

@@ -198,6 +198,17 @@ def test_comparisons_between_studies_are_of_their_numbers():
     assert compared.graded_and_informed({}) == compared.rates({}) == ""
 
 
+def test_lifts_of_dropout_that_are_beyond_chance_are_told():
+    def row(arm, lower, upper):
+        mean = {"value": (lower + upper) / 2, "lower": lower, "upper": upper, "seeds": 3}
+        return {"name": arm, "metric": "likes, lift", "ours": mean}
+
+    rows = [row("Position Dropout 0.05", 0.5, 1.0), row("Position Dropout 0.5", -0.1, 0.3), row("inference head", 1, 2)]
+    told = compared.dropout_lifts({"ab-test": {"rows": rows}})
+    assert told == "Above 0 beyond chance are 1 of 2 lifts: likes at 0.05 by 0.75%."
+    assert compared.dropout_lifts({}) == ""
+
+
 def test_the_best_rate_of_dropout_is_told_with_the_steps_that_are_beyond_chance():
     def rows(metric, **means):
         return [

@@ -16,9 +16,13 @@ def test_notification_verdict_asks_for_both_rules():
     assert outcome(notifications, good).held == "held"
     by_budget_only = {"worth isotonic": -1.0, "known": -2.0, "same rows": -2.0, "lift": 1.0}
     cost = "sending where the expected value exceeds the cost"
-    assert lost(outcome(notifications, by_budget_only)) == [f"{cost}, the layer lifts value"]
-    fewer = {"worth isotonic layer sessions": -3.0} | good  # which an inflated control makes certain: no part judges it
-    assert outcome(notifications, fewer).held == "held"
+    assert lost(outcome(notifications, by_budget_only)) == [
+        f"{cost}, the layer lifts {metric}" for metric in notifications.PAPER_LIFTS
+    ]
+    fewer = {"worth isotonic layer sessions lift": -3.0} | good
+    assert lost(outcome(notifications, fewer)) == [f"{cost}, the layer lifts sessions"]
+    many = {"worth control notifications total": 8.0, "budget control notifications total": 3.0} | good
+    assert "sends after 80% of all actions" in outcome(notifications, many).note
     rows = {"worth same rows": 2.0} | good
     assert lost(outcome(notifications, rows)) == [
         f"{cost}, the layer lifts value by more than a corrected baseline with the same rows does"

@@ -114,8 +114,8 @@ def _why(claim: Claim, came_out: str, decided: Sequence[Mapping[str, Any]]) -> s
     if came_out == UNDECIDED:
         return claim.why.get(came_out, NO_DECISION)
     some_held = any(part["held"] == HELD for part in decided)
-    written_for = (PARTLY, came_out) if came_out == NOT and some_held else (came_out,)
-    written_for += (PARTLY,) if came_out == MIXED else ()
+    written_for = [PARTLY, came_out] if came_out == NOT and some_held else [came_out]
+    written_for += [PARTLY] * (came_out == MIXED)
     return next((claim.why[one] for one in written_for if one in claim.why), ANEW)
 
 

@@ -205,7 +205,8 @@ def _mean_change(
     # the same, averaged over actions and over seeds on the log scale, so that doubling and halving cancel
     logs = [np.log1p(_change(finished, method, action, key, setting, against) / 100) for action in ACTIONS]
     value, lower, upper, seeds = estimate(np.mean(logs, axis=0))
-    return Estimate(*(100 * math.expm1(log) for log in (value, lower, upper)), seeds)
+    change, low, high = (100 * math.expm1(log) for log in (value, lower, upper))
+    return Estimate(change, low, high, seeds)
 
 
 def _gap(finished: Sequence[Finished], setting: str, action: str) -> Estimate:

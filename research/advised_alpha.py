@@ -17,11 +17,12 @@ Each unit trains the naive model, the dual head with its default, the detached a
 diagnoses the first dual head on further traffic of the logger, and follows the advice. A weight is compared with the
 best of the others, itself left out: that of the highest mean over the same seeds, which is generous to the rival. The
 paper's weight is compared with other weights of the paper's joint loss, and with the naive model, which is the one of
-alpha 1 but for its rate and decay: these are the best of six settings (`debias_tuning`), those of the heads are the
-defaults. The detached anchor has the same weights and is no rival there. Where the advice is to keep the default under
-every seed, the two are one model and are not compared.
+alpha 1 but for its rate and decay: these are the best in each world, in hindsight too, of the six settings that
+`debias_tuning` tries; the heads have their defaults. The detached anchor has the same weights and is no rival there.
+Where the advice is to keep the default under every seed, the two are one model and are not compared.
 
-Alpha .1, and that the detached anchor is no rival of the paper's weight, were added after a first report.
+Alpha .1, the six settings of the naive model, and that the detached anchor is no rival of the paper's weight were added
+after a first report. The seeds reported now are others.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from isolayer.simulate import Feed, Logger, debias_feed
 from research import result
 from research.charts import intervals
-from research.debias_benchmark import CLICKS, LISTS, OURS, QUICK_LISTS, advised, clicks_of, drawn
-from research.debias_methods import Rows, dual_head, fit, ndcg, setting_of, trained
+from research.debias_benchmark import CLICKS, LISTS, OURS, QUICK_LISTS, advised, drawn
+from research.debias_methods import METHODS, Rows, dual_head, fit, ndcg, trained
 from research.result import Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 
 CLAIM = (
@@ -45,6 +48,7 @@ CLAIM = (
 )
 PAPER = "section 5.2, for all logs alike; the advice is ours"
 SEEDS = 4
+SEEN = 100  # seeds that were reported before the rivals were what they are now
 HALF = Logger(relevance=0.0, spurious=1.0, grade=0.9, temperature=0.5)  # the two parts vary about as much
 NAIVE, ADVISED = "naive", "following the advice"
 ALPHAS = (0.1, 0.25, 0.5)
@@ -84,23 +88,34 @@ QUICK_WORLDS = ("DBN, informed", "mixture, half informed")
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every world under every seed."""
-    return units_of(
-        QUICK_WORLDS if quick else tuple(WORLDS), quick=quick, seeds=seeds or SEEDS, cost=2.0 if quick else 9.0
-    )
+    worlds, cost = (QUICK_WORLDS, 2.0) if quick else (tuple(WORLDS), 12.0)
+    return units_of(worlds, quick=quick, seeds=seeds or SEEDS, cost=cost, seen=SEEN)
 
 
 def run_unit(unit: Unit) -> Numbers:
     """Rank by every weight in one world, and by the one that the diagnosis advises."""
     torch.set_num_threads(1)
     cell = drawn(WORLDS[unit.setting](unit.seed), unit.seed, QUICK_LISTS if unit.quick else LISTS)
-    naive = trained(NAIVE, cell.train, seed=unit.seed, setting=setting_of(clicks_of(unit.setting), NAIVE))
     ours = trained(OURS, cell.train, seed=unit.seed, setting={})
-    found = {NAIVE: ndcg(naive, cell.test), OURS: ndcg(ours, cell.test)}
+    found = {OURS: ndcg(ours, cell.test)}
+    for number, setting in enumerate(METHODS[NAIVE].tried):
+        found[_tried(number)] = ndcg(trained(NAIVE, cell.train, seed=unit.seed, setting=setting), cell.test)
     for alpha in ALPHAS:
         found[f"joint alpha {alpha:g}"] = _joint(alpha, cell.train, cell.test, unit.seed)
     advice = advised(ours, cell.traffic)
     found[ADVISED] = found[f"joint alpha {advice:g}" if advice else OURS]
     return {"advised alpha": advice} | {f"ndcg {name}": value for name, value in found.items()}
+
+
+def _tried(number: int) -> str:
+    """The naive model with one of the settings tried."""
+    return f"{NAIVE}, setting {number}"
+
+
+def _ndcg(finished: Sequence[Finished], world: str, name: str) -> NDArray[np.float64]:
+    """The ranking of a model, ``[seeds]``; of the naive one with the setting of the highest mean in this world."""
+    names = [_tried(number) for number in range(len(METHODS[NAIVE].tried))] if name == NAIVE else [name]
+    return max((by_seed(finished, world, f"ndcg {one}") for one in names), key=np.mean)
 
 
 def _joint(alpha: float, log: Rows, test: Rows, seed: int) -> float:
@@ -111,11 +126,7 @@ def _joint(alpha: float, log: Rows, test: Rows, seed: int) -> float:
 def summarise(finished: Sequence[Finished]) -> Result:
     """Ranking by every weight, what the paper's and the advised one cost against others, and whether a warning came."""
     present = [name for name in WORLDS if any(one.unit.setting == name for one in finished)]
-    means = {
-        (world, name): estimate(by_seed(finished, world, f"ndcg {name}"))
-        for world in present
-        for name in (*MODELS, ADVISED)
-    }
+    means = {(world, name): estimate(_ndcg(finished, world, name)) for world in present for name in (*MODELS, ADVISED)}
     rows = [Row(f"{world}: {name}", "nDCG@10", mean, digits=4) for (world, name), mean in means.items()]
     parts = list[Part]()
     for world in present:
@@ -153,8 +164,8 @@ def _compared(finished: Sequence[Finished], world: str) -> tuple[list[Row], list
 
 
 def _tuned(name: str) -> str:
-    """A model as parts call it: the naive one has settings of its own."""
-    return f"{NAIVE} (tuned)" if name == NAIVE else name
+    """A model as parts call it: the naive one has the best of its settings."""
+    return f"{NAIVE} at its best setting" if name == NAIVE else name
 
 
 def _advised(alpha: float) -> str:
@@ -169,11 +180,11 @@ def _advised(alpha: float) -> str:
 def _best(finished: Sequence[Finished], world: str, without: Sequence[str] = ()) -> str:
     """The model of the highest mean, some left out."""
     own = [name for name in MODELS if name not in without]
-    return max(own, key=lambda name: float(by_seed(finished, world, f"ndcg {name}").mean()))
+    return max(own, key=lambda name: float(_ndcg(finished, world, name).mean()))
 
 
 def _lost(finished: Sequence[Finished], world: str, one: str, other: str) -> result.Estimate:
-    return estimate(by_seed(finished, world, f"ndcg {one}") - by_seed(finished, world, f"ndcg {other}"))
+    return estimate(_ndcg(finished, world, one) - _ndcg(finished, world, other))
 
 
 def _note(finished: Sequence[Finished], worlds: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from isolayer.curves.evaluation import Scale, logit_of, prob_of
-from isolayer.errors import InputError
+from isolayer.errors import InputError, need
 from isolayer.fitting.categories import combine, encode, lookup
 from isolayer.fitting.frames import read_rows
 
@@ -192,7 +192,9 @@ class SmoothedPavaCalibrator(PavaCalibrator):
 
     Isotonic regression gives 0 below the lowest positive that it was fitted to, so that a positive there costs as much
     log loss as the constant allows that keeps it from 0. Smoothing takes the place of that constant, which helps it.
-    Rates of small blocks that would then fall are pooled, as blocks are, so that the curve stays monotone.
+    Rates of small blocks that would then fall are pooled, as blocks are, so that the curve stays monotone. Half an
+    event for every block is more events than there are, so the curve is then shifted on the scale of logits until it
+    expects those there are: isotonic regression has the right total, and so has this.
 
     >>> SmoothedPavaCalibrator().fit([0.0, 1.0, 2.0, 3.0], [0, 1, 0, 1]).predict_proba([0.0, 1.5, 3.0])[:, 1].tolist()
     [0.25, 0.5, 0.75]
@@ -211,7 +213,12 @@ def _smoothed(x: Column, y: Column, logit: Column, label: Column, weight: Column
     of_row = block[(np.searchsorted(x, logit, side="right") - 1).clip(0)]
     events, total = np.bincount(of_row, weight * label), np.bincount(of_row, weight)
     rate = (events + 0.5) / (total + 1)
-    return np.asarray(isotonic_regression(rate, sample_weight=total + 1)[block], float)
+    smooth = logit_of(np.asarray(isotonic_regression(rate, sample_weight=total + 1)[block], float))
+
+    def excess(shift: float) -> float:
+        return float(weight @ np.interp(logit, x, prob_of(smooth + shift))) - float(events.sum())
+
+    return prob_of(smooth + float(need("scipy.optimize").brentq(excess, -20, 20)))
 
 
 class MonotoneNetworkCalibrator(_ByContext):

@@ -211,8 +211,7 @@ def calibrated(
     last = fitted & (day == day[fitted].max())
     models = {name: make() for name, make in named.items()}
     for name, make in named.items():
-        least_rows = LEAST_ROWS if name != "network" else (200,)  # it shares between tabs, and is slow
-        tried = [make(("tab",), minimum=least) for least in least_rows]
+        tried = [make(("tab",), minimum=least) for least in LEAST_ROWS]
         losses = [metrics.log_loss(label[last], _fitted(m, logit, tab, label, fitted & ~last, last)) for m in tried]
         models[f"{name} by tab"] = tried[int(np.argmin(losses))]
     for name, model in {**models, "ours": IsotonicCalibrator(("tab",))}.items():

@@ -6,7 +6,7 @@ thread; CPU time of this process, so that a busy machine does not count. Ways to
     as trained      curves put together from their embeddings at every call
     frozen          curves of all 30 contexts looked up in one table (`isolayer.nn.frozen.FrozenCurves`)
     as listed       the paper's appendix C: an activation of [batch, tasks, buckets]
-    distilled       the shallow network
+    distilled       the shallow network, told of position and device, or of their combination
 
 These are called by themselves, beside the network. The frozen head is measured inside a graph as well, compiled and in
 onnxruntime: what a chain of 21 heads takes more than one head, for each of the 20, over the time of the same eager
@@ -68,9 +68,16 @@ NETWORKS = {"small": (12, 64, 32), "medium": (256, 512, 256, 128), "large": (102
 TARGET = 1.0  # percent of the network that the frozen head may cost
 GRID = Grid(step=0.2)  # of the head that is distilled: as many buckets as the heads that are timed
 COMPILED, ONNX = "frozen, compiled", "frozen, ONNX"
-WAYS = ("as trained", "frozen", COMPILED, ONNX, "as listed", "distilled")
 DISTILLED = "distillation"
 BY_FEATURE, BY_COMBINATION = "shifts by position and device", "a shift per combination"
+WAYS = (
+    "as trained",
+    "frozen",
+    COMPILED,
+    ONNX,
+    "as listed",
+    *(f"distilled, {name}" for name in (BY_FEATURE, BY_COMBINATION)),
+)
 STUDENTS = {BY_FEATURE: CONTEXTS, BY_COMBINATION: {"combination": CONTEXTS["position"] * CONTEXTS["device"]}}
 LONG = 21  # heads in a chain
 
@@ -127,10 +134,10 @@ def overheads(sizes: Sequence[int], *, seconds: float) -> Numbers:
         "as trained": curves,
         "frozen": FrozenCurves.from_layer(curves),
         "as listed": ListedHead(curves),
-        "distilled": ShallowHead(CONTEXTS, units=len(TWELVE)),
+        **{f"distilled, {name}": ShallowHead(told, units=len(TWELVE)) for name, told in STUDENTS.items()},
     }
     features = torch.randn(BATCH, sizes[0])
-    context = {name: torch.randint(0, size, (BATCH,)) for name, size in CONTEXTS.items()}
+    context = combined({name: torch.randint(0, size, (BATCH,)) for name, size in CONTEXTS.items()})
     with torch.inference_mode():  # as models are served
         logit = ranker(features)
         alone = cpu_ms(lambda: torch.sigmoid(ranker(features)), seconds=seconds)
@@ -339,12 +346,13 @@ def _note(finished: Sequence[Finished]) -> str:
         return ", ".join(f"{_percent(_overhead(finished, size, way).value)} ({size})" for size in NETWORKS)
 
     sizes = ", ".join(f"{size} {' - '.join(map(str, widths))}" for size, widths in NETWORKS.items())
+    distilled = "; ".join(f"into {name}, {beside(f'distilled, {name}')}" for name in STUDENTS)
     about = [size for size in NETWORKS if _listed(finished, size).held == "held"]
     return (
         f"The paper does not say how large its ranker is, so three sizes are shown ({sizes}): its head takes "
         f"{taken:.1f} ms for {BATCH} rows here, which is 5% of a ranker of {taken / 0.05:.0f} ms, and our large one "
         f"takes {largest:.0f}. The head as listed adds {beside('as listed')}, so about 5% beside "
-        f"{' and '.join(about) or 'none'}; the head distilled, {beside('distilled')}; the head frozen, "
+        f"{' and '.join(about) or 'none'}; the head distilled, {distilled}; the head frozen, "
         f"{beside('frozen')}. The head frozen in a graph is judged by the added cost of one head in a chain of heads "
         f"over the time of the eager network: compiled, {beside(COMPILED)}; in ONNX, {beside(ONNX)}. Networks in such "
         "graphs may be faster themselves; that is not measured."

@@ -33,7 +33,7 @@ def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     pairs = ((KNOWN[0], NAIVE),) if quick else tuple((clicks, method) for clicks in KNOWN for method in METHODS)
     first = 0 if quick else FIRST
     return [
-        Unit(seed, f"{clicks}: {method}", quick, 3.0 if quick else 50.0)
+        Unit(seed, f"{clicks}: {method}", quick, 3.0 if quick else 90.0)
         for seed in range(first, first + (seeds or SEEDS))
         for clicks, method in pairs
     ]

@@ -79,11 +79,20 @@ def test_smoothed_blocks_are_those_of_isotonic_regression_with_half_an_event_mor
     z = np.arange(12.0)
     y = np.array([0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1])  # blocks of rates 0 of 6, 2 of 4 and 2 of 2
     prob = SmoothedPavaCalibrator().fit(z, y).predict_proba(z)[:, 1]
-    np.testing.assert_allclose(prob, np.repeat([0.5 / 7, 2.5 / 5, 2.5 / 3], [6, 4, 2]))
-    first = SmoothedPavaCalibrator().fit(z[5:], y[5:]).predict_proba(z[5:])[:, 1]
-    assert first[0] == 0.25  # one row without an event
+    logits = np.log(prob / (1 - prob))
+    smooth = np.repeat([0.5 / 6.5, 2.5 / 2.5, 2.5 / 0.5], [6, 4, 2])  # chances
+    np.testing.assert_allclose(logits - logits[0], np.log(smooth / smooth[0]))  # but for the shift
     falling = SmoothedPavaCalibrator().fit(np.arange(101.0), np.arange(101) == 1).predict_proba(np.arange(101.0))[:, 1]
     assert (np.diff(falling) >= 0).all()  # 0 of 1 would be above 1 of 100
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.9])
+def test_smoothed_blocks_expect_as_many_events_as_there_are(rate):
+    rng = np.random.default_rng(3)
+    z, weight = rng.normal(size=3000), rng.integers(1, 4, 3000).astype(float)
+    y = (rng.random(3000) < rate).astype(int)
+    prob = SmoothedPavaCalibrator().fit(z, y, weight).predict_proba(z)[:, 1]
+    assert (weight * prob).sum() == pytest.approx((weight * y).sum())
 
 
 def test_the_constant_at_the_edges_decides_the_loss_of_plain_isotonic_regression_alone(monkeypatch):

@@ -26,6 +26,7 @@ def test_advised_alpha_verdict_goes_either_way():
 def advice(alpha, ranks):
     """The verdict on an advice that is the same under every seed; models rank at .9 but for those given."""
     numbers = {f"ndcg {name}": 0.9 for name in (*advised_alpha.MODELS, advised_alpha.ADVISED)}
+    numbers |= {f"ndcg naive, setting {number}": 0.9 - 0.01 * number for number in range(6)}
     numbers |= {"advised alpha": alpha} | {f"ndcg {name}": value for name, value in ranks.items()}
     return advised_alpha.summarise([Finished(unit, numbers) for unit in advised_alpha.units(True, 2)]).parts
 
@@ -39,6 +40,13 @@ def test_a_weight_is_compared_with_the_others_and_never_with_itself():
     own = [part for part in quiet if "the advice" in part.says]
     assert not any("against the default" in part.says for part in own)  # which is what was followed
     assert [part.estimate.value for part in own] == pytest.approx([-0.05])
+
+
+def test_the_naive_model_has_the_setting_that_ranks_best_in_a_world():
+    parts = advice(0.25, {"naive, setting 4": 0.93})
+    against = [part for part in parts if "against naive" in part.says or "the best of the others, naive" in part.says]
+    assert against
+    assert [part.estimate.value for part in against] == pytest.approx([0.03] * len(against))
 
 
 def told(*tasks):

@@ -12,9 +12,9 @@ from research import notifications
 
 
 def test_notification_verdict_asks_for_both_rules():
-    good = {"known": 0.1, "same rows": 0.2, "lift": 1.0}
+    good = {"known": 0.1, "same rows": 0.2, "Platt": 0.3, "lift": 1.0}
     assert outcome(notifications, good).held == "held"
-    by_budget_only = {"worth isotonic": -1.0, "known": -2.0, "same rows": -2.0, "lift": 1.0}
+    by_budget_only = {"worth isotonic": -1.0, "known": -2.0, "same rows": -2.0, "Platt": -2.0, "lift": 1.0}
     cost = "sending where the expected value exceeds the cost"
     assert lost(outcome(notifications, by_budget_only)) == [
         f"{cost}, the layer lifts {metric}" for metric in notifications.PAPER_LIFTS
@@ -23,6 +23,10 @@ def test_notification_verdict_asks_for_both_rules():
     assert lost(outcome(notifications, fewer)) == [f"{cost}, the layer lifts sessions"]
     many = {"worth control notifications total": 8.0, "budget control notifications total": 3.0} | good
     assert "sends after 80% of all actions" in outcome(notifications, many).note
+    lines = {"budget Platt": 2.0} | good
+    assert lost(outcome(notifications, lines)) == [
+        "for the same budget, the layer lifts value by more than Platt scaling does"
+    ]
     rows = {"worth same rows": 2.0} | good
     assert lost(outcome(notifications, rows)) == [
         f"{cost}, the layer lifts value by more than a corrected baseline with the same rows does"

@@ -56,8 +56,10 @@ on the other side, and is **not shown** otherwise. A claim
 - is **undecided** when no part held and none is contradicted.
 
 The column of figures begins with the part by which the claim is named. Below it stand the parts that speak against the
-claim most surely, one of every study that has any; the page of a study has all of them. No reason is tested unless the
-last column says so.
+claim most surely, one of every study that has any; the page of a study has all of them. "The table" in the last column
+is that of the parts on the page of the study. No reason is tested unless the last column says so. The names of worlds
+are those of their click models (PBM, trust, DCM, DBN, contextual) and loggers (spurious: ranks by a feature that tells
+nothing of relevance; informed: knows relevance that the features lack), see the [glossary](glossary.md).
 """
 _FOOT = """## How to read it
 
@@ -147,7 +149,7 @@ def _figures(decided: list[dict[str, Any]]) -> str:
         if worst != HELD and outcome_in_words(part) == worst:
             first.setdefault(part["from"], part)
     shown = [part for part in first.values() if part is not decided[0]]
-    return "<br>".join([_figure(decided[0]), *(f"{outcome_in_words(part)}: {_figure(part)}" for part in shown)])
+    return "<br>".join(f"{outcome_in_words(part)}: {_figure(part)}" for part in (decided[0], *shown))
 
 
 def claims_page(out: str | Path) -> str:

@@ -60,7 +60,7 @@ ALTERNATIVES = (
             HELD: "A network may mix position with other features, and then one position serves for all.",
             PARTLY: "What the shift costs here is in some worlds less than what the joint loss leaves in.",
             NOT: "What the shift costs here is less than what the joint loss leaves in. The head with our detached "
-            "anchor ranks above it: the second table.",
+            "anchor ranks above it (What we add).",
         },
         compared=compared.joint_above_position_as_feature,
         tells=compared.position_as_feature_closes,

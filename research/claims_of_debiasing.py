@@ -24,7 +24,7 @@ DEBIASING = (
             HELD: "Position can be told from relevance in these worlds.",
             PARTLY: "With the joint loss it does so only in part, since the loss of the inference head pulls the "
             "shared layers back to the clicks; and the two parallel heads hardly do, since nothing makes the inference "
-            "head leave position to the other. What our detached anchor does is in the second table.",
+            "head leave position to the other. What our detached anchor does is under What we add.",
             NOT: "The loss of the inference head pulls the shared layers back to the clicks.",
         },
         also={
@@ -72,7 +72,7 @@ DEBIASING = (
         "sections 5.1 and 5.7, figure 4",
         "debias-variants",
         ("two parallel heads",),
-        "The worlds of the first row on debiasing, whose true relevance is known.",
+        "The same simulated worlds, whose true relevance is known.",
         {
             HELD: "The gradients of the isotonic head shape what both share.",
             PARTLY: "The gradients of the isotonic head shape what both share, but the inference head is still fitted "
@@ -132,7 +132,7 @@ DEBIASING = (
         "The inference head alone, as it is served: its order against true relevance, and what simulated users do.",
         {
             HELD: "Its order is nearer to true relevance than that of the control; that it is free of position is "
-            "another claim, in a row above.",
+            "another claim: that the head, trained jointly, is free of position.",
             PARTLY: "Its order is nearer to true relevance than that of the control in some tasks and metrics.",
         },
         also={"ab-test": ("inference head lifts true relevance",)},

@@ -186,8 +186,10 @@ SCOPE = (
         ("DRos with the isotonic reward", "DM with", "DRos errs", "DR errs", "DM errs", "switch DR"),
         "Open Bandit's sample of real logs.",
         {
-            PARTLY: "So few clicks decide little; simulated logs are the row above.",
-            NOT: "So few clicks decide nothing; simulated logs are the row above.",
+            PARTLY: "So few clicks decide little; simulated logs, which have more, are in the row on propensities "
+            "for off-policy evaluation.",
+            NOT: "So few clicks decide nothing; simulated logs, which have more, are in the row on propensities "
+            "for off-policy evaluation.",
         },
         tells=compared.events,
     ),

@@ -73,7 +73,8 @@ LINES = (
         -1,
     ),
     Line(
-        "Ranking learned from biased clicks in simulated worlds: nDCG against the best of the other methods, all tuned",
+        "Ranking learned from biased clicks in simulated worlds: nDCG against the best of the other "
+        "methods, each with the best of six settings",
         "debias-benchmark",
         "it is at most 0.002 nDCG behind the best other method",
         1,

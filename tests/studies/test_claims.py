@@ -62,14 +62,14 @@ AGAINST, OPEN = part("b rises", NOT, -1.0, -1.0), part("b rises", NOT, -3.0, 1.0
 def test_a_row_tells_how_parts_came_out_and_shows_what_speaks_against_the_claim(second, came_out, figures, why):
     parts = [part("a rises", HELD), second, part("c rises", "held in direction")]
     said = row(RISES, {"made-up": {"parts": parts}})
-    assert said.endswith(f"| {came_out} | a rises: 1, must be above 0{figures} | {why} |")
+    assert said.endswith(f"| {came_out} | held: a rises: 1, must be above 0{figures} | {why} |")
 
 
 def test_a_claim_is_named_by_its_first_part_also_where_that_one_failed():
     alone = row(replace(RISES, parts=("b",)), {"made-up": {"parts": [OPEN]}})
-    assert alone.endswith(f"| **undecided** | b rises: -1 [-3, 1], must be above 0 | {NO_DECISION} |")
+    assert alone.endswith(f"| **undecided** | not shown: b rises: -1 [-3, 1], must be above 0 | {NO_DECISION} |")
     assert row(replace(RISES, parts=("b",)), {"made-up": {"parts": [AGAINST]}}).endswith(
-        f"| **did not hold** | b rises: -1, must be above 0 | {ANEW} |"
+        f"| **did not hold** | contradicted: b rises: -1, must be above 0 | {ANEW} |"
     )
 
 
@@ -122,7 +122,7 @@ def test_every_study_that_contradicts_a_claim_has_a_figure_in_its_row():
     assert "(1 of 8 parts held, 7 contradicted)" in said
     figures = said.split(" | ")[-2]
     assert figures == (
-        "a: 1, must be above 0<br>contradicted: b0: -1, must be above 0<br>contradicted: c: -1, must be above 0"
+        "held: a: 1, must be above 0<br>contradicted: b0: -1, must be above 0<br>contradicted: c: -1, must be above 0"
     )
     assert "[two](studies/two.md)" in said
     computed = Claim("It falls", "table 9", "one", ("a",), "", compared=lambda _: [Part("d (x)", certain(-1), above=0)])

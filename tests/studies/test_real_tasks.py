@@ -44,7 +44,7 @@ def told(*tasks):
 
 def test_sources_count_alike_however_many_tasks_they_have():
     kuairand = {f"kuairand {label} by tab": 0.1 for label in ("is_click", "is_like", "is_hate", "is_comment")}
-    found = judged(kuairand | {"census good by education": 0.3, "income good by education": 0.2})
+    found = judged(kuairand | {"census good by education": 0.3, "flights late good by tailnum": 0.2})
     part = next(
         part for part in found.parts if part.says == "isolayer ranks before Platt by log loss, over the sources"
     )
@@ -52,6 +52,8 @@ def test_sources_count_alike_however_many_tasks_they_have():
     rank = next(row for row in found.rows if (row.name, row.metric) == (real_tasks.OURS, "mean rank by log loss"))
     assert rank.ours == estimate([1.0, 2.0, 1.5])
     assert {row.name: row.ours.value for row in found.rows if row.metric == "number"} == {"tasks": 6, "sources": 3}
+    survey = judged({"kuairand is_click by tab": 0.1, "census good by education": 0.3, "income good by education": 0.2})
+    assert survey.parts[0].estimate.value == pytest.approx((-1.0 + (1.0 + 0.0) / 2) / 2)  # one survey, so one source
     both = judged({"kuairand is_click by tab": 0.1, "kuairand is_hate by tab": 0.3, "census good by education": 0.1})
     assert both.parts[0].estimate.value == pytest.approx((0.0 - 1.0) / 2)  # averaged within a source first
 

@@ -110,8 +110,12 @@ def test_a_study_that_was_interrupted_half_way_comes_to_the_numbers_of_one_that_
         found = runner.reproduce(["ranking-ties"], quick=True, out=tmp_path / folder, processes=1, progress=progress)
         return {key: one for key, one in found["ranking-ties"].items() if not key.endswith("seconds")}
 
-    with pytest.raises(KeyboardInterrupt):
-        run("halves", interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run("halves", interrupt)
+    finally:
+        signal.signal(signal.SIGINT, before)
     units = registry.find(["ranking-ties"])[0].load().units(quick=True, seeds=2)
     saved = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     assert len(saved) == len(units) // 2

@@ -143,8 +143,8 @@ DEBIASING = (
         "boosted-trees",
         ("ours, labels alone, ranks above LightGBM position (PBM, spurious)", "ours, labels alone,"),
         "Boosted trees that learn relevance from clicks alone through our curves, against the corrections that "
-        "LightGBM and XGBoost have of their own, each with the best of six settings, and against trees through the "
-        "true curves; in simulated worlds and on graded documents.",
+        "LightGBM and XGBoost have of their own, against no correction, each with the best of six settings, and "
+        "against trees through the true curves; in simulated worlds and on graded documents.",
         {
             HELD: "Curves only need a score and its gradient.",
             PARTLY: "Curves only need a score and its gradient, so they work with trees; where trees through them do "

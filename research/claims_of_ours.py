@@ -122,12 +122,26 @@ OURS = (
         tells=compared.behind_others,
     ),
     Claim(
-        "With a teacher, trees through our curves rank better than with the engines' own corrections",
+        "The paper's joint loss ranks above PAL on documents graded by people",
+        "a method of the field with two towers; the paper has no such comparison",
+        "mslr-clicks",
+        ("the paper's joint loss ranks better than PAL",),
+        "Documents graded by people, clicks simulated on them; neither was searched for settings there.",
+        {
+            HELD: "We have not tested why.",
+            PARTLY: "It depends on the logger and on the click model (the parts in the table); why is not tested.",
+            NOT: "The loss of the inference head pulls relevance to the clicks, which PAL has no part of; that this is "
+            "the reason is not tested.",
+        },
+    ),
+    Claim(
+        "With a teacher, trees through our curves rank better than with the engines' own corrections or with none",
         "the default of `BoostedRanker`",
         "boosted-trees",
         ("ours, with a teacher, ranks above LightGBM position (PBM, spurious)", "ours, with a teacher,"),
         "Boosted trees that learn from clicks and from the network that learned the curves, against the corrections of "
-        "LightGBM and XGBoost, each with the best of six settings; in simulated worlds and on graded documents.",
+        "LightGBM and XGBoost and without a correction, each with the best of six settings; in simulated worlds and on "
+        "graded documents.",
         {
             HELD: "The network adds what it learned by itself; how much of the lead is its own is not tested.",
             PARTLY: "Where it does not is in the table; we have not tested why.",
@@ -208,17 +222,6 @@ OURS = (
             PARTLY: "A call looks up two numbers per row and task, whatever the number of buckets; a ranker that takes "
             "a few times as long as that itself makes it a large share.",
             NOT: "A call looks up two numbers per row and task; rankers of these sizes are too fast to hide it.",
-        },
-    ),
-    Claim(
-        "The control against itself shows no lift",
-        "an A/A test of the simulated users",
-        "ab-test",
-        ("the control against itself",),
-        "The users of the A/B test, one more arm with the same ranker.",
-        {
-            HELD: "Both arms rank alike.",
-            PARTLY: "Both arms rank alike; what is seen is chance.",
         },
     ),
     Claim(

@@ -32,7 +32,6 @@ reports. Whether the constraint is what gains, or a line would do, had not been 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +41,7 @@ from numpy.typing import NDArray
 from isolayer import metrics
 from isolayer.curves.evaluation import logit_of
 from isolayer.errors import need
+from research import result
 from research.downstream_world import (
     ACTIONS,
     AFTER,
@@ -203,10 +203,9 @@ def _mean_change(
     finished: Sequence[Finished], method: str, key: str, setting: str = "sparse", against: str = BASELINE
 ) -> Estimate:
     # the same, averaged over actions and over seeds on the log scale, so that doubling and halving cancel
-    logs = [np.log1p(_change(finished, method, action, key, setting, against) / 100) for action in ACTIONS]
-    value, lower, upper, seeds = estimate(np.mean(logs, axis=0))
-    change, low, high = (100 * math.expm1(log) for log in (value, lower, upper))
-    return Estimate(change, low, high, seeds)
+    factors = [1 + _change(finished, method, action, key, setting, against) / 100 for action in ACTIONS]
+    value, lower, upper, seeds = result.geometric_mean(factors)
+    return Estimate(100 * (value - 1), 100 * (lower - 1), 100 * (upper - 1), seeds)
 
 
 def _gap(finished: Sequence[Finished], setting: str, action: str) -> Estimate:
@@ -294,8 +293,7 @@ def _tail(finished: Sequence[Finished], method: str, tail: str, scale: str) -> E
         [by_seed(finished, "sparse", f"{method} {action} {key}{scale}") for action in ACTIONS]
         for key in (tail, "middle")
     )
-    logs = estimate(np.mean(np.log(np.array(tails) / np.array(middles)), axis=0))
-    return Estimate(math.exp(logs.value), math.exp(logs.lower), math.exp(logs.upper), logs.seeds)
+    return result.geometric_mean(np.array(tails) / np.array(middles))
 
 
 def _mean_of(

@@ -6,6 +6,11 @@ position are divided by the sum of what it had predicted for the items it put th
 position, is read on the traffic of its inference head. As in the paper's feed, positions 4 and 5 hold advertisements:
 an auction gives them to the two items with the highest bids, which know nothing of relevance, and the others keep
 their order around them. What is shown there is neither learned from nor measured.
+
+"Most of all at position 6" compares the improvement there with the largest at another position of the paper's table,
+the one with the highest mean over the same seeds. That is generous to the other position, since the highest of several
+means is high by chance too, and the interval takes the choice as given. The first report compared with the mean over
+the other positions, which is a weaker claim.
 """
 
 from __future__ import annotations
@@ -193,14 +198,7 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             )
             for position in TABLE
         ),
-        Part(
-            "the same difference at position 6 minus its mean over positions 0-3",
-            estimate(
-                _closer(finished, "mild", "inference head", "6")
-                - np.mean([_closer(finished, "mild", "inference head", str(at)) for at in TABLE if at != 6], axis=0)
-            ),
-            above=0,
-        ),
+        _most_at_six(finished),
         Part(
             "abs(O/E - 1) over positions 0-3 and 6, strong bias: baseline minus inference head",
             estimate(_closer(finished, "strong", "inference head", "distance")),
@@ -225,6 +223,14 @@ def _parts(finished: Sequence[Finished]) -> tuple[Part, ...]:
             above=0,
         ),
     )
+
+
+def _most_at_six(finished: Sequence[Finished]) -> Part:
+    # against the position that improves most of all others of the paper's table, chosen on the same seeds
+    nearer = {at: _closer(finished, "mild", "inference head", str(at)) for at in TABLE}
+    best = max((at for at in TABLE if at != 6), key=lambda at: float(nearer[at].mean()))
+    says = f"the same difference at position 6 minus that at position {best}, the largest of the others"
+    return Part(says, estimate(nearer[6] - nearer[best]), above=0)
 
 
 def _gain(finished: Sequence[Finished], bias: str) -> Estimate:

@@ -22,8 +22,8 @@ compared with the better of the two weights by position, chosen per click model 
 reported, which is generous to them. A share of logs that are covered has the exact interval of as many trials.
 
 The lower end of that interval must be above .9. Over a hundred logs this is strict: intervals that are right, covering
-in 95% of logs, pass it in fewer than half of such studies. The bound was not moved when this was found; the verdict
-tells that chance, and how often the true propensities pass.
+in 95% of logs, pass it in fewer than half of such studies. The bound was not moved when this was found; the note beside
+the verdict has that chance as a number, and says how often the true propensities pass.
 
 Added after a first report, on the same seeds: weights by position by EM, the comparison with the better of the two
 weights by position, and the exact interval of a share.

@@ -5,7 +5,7 @@ thread; CPU time of this process, so that a busy machine does not count. Ways to
 
     as trained      curves put together from their embeddings at every call
     frozen          curves of all 30 contexts looked up in one table (`isolayer.nn.frozen.FrozenCurves`)
-    as listed       the paper's appendix C: an activation of [batch, tasks, buckets]
+    as listed       the paper's appendix C: an activation of [batch, tasks, buckets], as we read it
     distilled       the shallow network, told of position and device, or of their combination
 
 These are called by themselves, beside the network. The frozen head is measured inside a graph as well, compiled and in
@@ -44,18 +44,7 @@ from isolayer.nn.isotonic import IsotonicLayer
 from research.charts import records
 from research.loop import WIDTH, Log, as_log, network, train
 from research.per_task_isotonic import CONTEXTS, FALLING, TWELVE, feed
-from research.result import (
-    Estimate,
-    Finished,
-    Numbers,
-    Part,
-    Result,
-    Row,
-    Unit,
-    by_seed,
-    estimate,
-    units_of,
-)
+from research.result import Estimate, Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
 
 CLAIM = (
     "Keeping the isotonic head at inference costs about 5% of CPU with 12 task heads of 125 buckets; distilled into a "
@@ -80,6 +69,7 @@ WAYS = (
 )
 STUDENTS = {BY_FEATURE: CONTEXTS, BY_COMBINATION: {"combination": CONTEXTS["position"] * CONTEXTS["device"]}}
 LONG = 21  # heads in a chain
+LOSS = 0.1  # percent of AUC: the paper says that distilling loses less
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
@@ -289,7 +279,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
             f"distilled head, {name}",
             f"AUC lost, {which} of 12 tasks",
             _lost(finished, which, name),
-            "below 0.1%",
+            f"below {LOSS:g}%",
             3,
             "%",
         )
@@ -309,9 +299,9 @@ def summarise(finished: Sequence[Finished]) -> Result:
         ),
         *(
             Part(
-                f"distilling loses less than 0.1% AUC {said} ({name})",
+                f"distilling loses less than {LOSS:g}% AUC {said} ({name})",
                 _lost(finished, which, name),
-                below=0.1,
+                below=LOSS,
                 unit="%",
             )
             for name in STUDENTS
@@ -346,17 +336,37 @@ def _note(finished: Sequence[Finished]) -> str:
         return ", ".join(f"{_percent(_overhead(finished, size, way).value)} ({size})" for size in NETWORKS)
 
     sizes = ", ".join(f"{size} {' - '.join(map(str, widths))}" for size, widths in NETWORKS.items())
-    distilled = "; ".join(f"into {name}, {beside(f'distilled, {name}')}" for name in STUDENTS)
     about = [size for size in NETWORKS if _listed(finished, size).held == "held"]
     return (
         f"The paper does not say how large its ranker is, so three sizes are shown ({sizes}): its head takes "
         f"{taken:.1f} ms for {BATCH} rows here, which is 5% of a ranker of {taken / 0.05:.0f} ms, and our large one "
         f"takes {largest:.0f}. The head as listed adds {beside('as listed')}, so about 5% beside "
-        f"{' and '.join(about) or 'none'}; the head distilled, {distilled}; the head frozen, "
-        f"{beside('frozen')}. The head frozen in a graph is judged by the added cost of one head in a chain of heads "
-        f"over the time of the eager network: compiled, {beside(COMPILED)}; in ONNX, {beside(ONNX)}. Networks in such "
-        "graphs may be faster themselves; that is not measured."
+        f"{' and '.join(about) or 'none'}. {_LISTING} The head frozen adds {beside('frozen')}. In a graph it is judged "
+        "by the added cost of one head in a chain of heads over the time of the eager network: compiled, "
+        f"{beside(COMPILED)}; in ONNX, {beside(ONNX)}. Networks in such graphs may be faster themselves; that is not "
+        f"measured. {_students(finished, beside)}"
     )
+
+
+_LISTING = (
+    "The paper's listing does not parse as printed (in the assignment of `delta` a bracket closes one line too early), "
+    "so what is timed is our reading of it."
+)
+
+
+def _students(finished: Sequence[Finished], beside: Callable[[str], str]) -> str:
+    """What distilling costs and loses with each student, and which of them keeps AUC."""
+    told, kept = [], []
+    for name in STUDENTS:
+        mean, worst = (_lost(finished, which, name) for which in ("mean", "worst"))
+        told.append(
+            f"Distilled into a student with {name}, the head adds {beside(f'distilled, {name}')} and loses "
+            f"{_percent(mean.value)} of AUC on average and {_percent(worst.value)} on the worst task."
+        )
+        if max(mean.upper, worst.upper) < LOSS:
+            kept.append(name)
+    by = {0: "neither student", 1: f"the student with {''.join(kept)} alone", 2: "both students"}[len(kept)]
+    return f"{' '.join(told)} AUC is kept, with less than {LOSS:g}% lost on average and on the worst task, by {by}."
 
 
 def _percent(value: float) -> str:
@@ -384,6 +394,6 @@ def chart(series: dict[str, Any]) -> Any:
     bar = alt.Chart(alt.Data(values=records(series))).mark_point(filled=True, size=90)
     return bar.encode(
         x=alt.X("overhead:Q", title="CPU overhead, % of the network", scale=alt.Scale(type="log")),
-        y=alt.Y("head:N", title=None, sort=list(WAYS)),
+        y=alt.Y("head:N", title=None, sort=list(WAYS), axis=alt.Axis(labelLimit=320)),
         color=alt.Color("network:N", title="network", sort=list(NETWORKS)),
-    ).properties(width=380, height=150)
+    ).properties(width=380, height=18 * len(WAYS))

@@ -19,7 +19,7 @@ since the others could only be compared with a curve that does not see the featu
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,13 +146,14 @@ def summarise(finished: Sequence[Finished]) -> Result:
 
 
 def _note(finished: Sequence[Finished]) -> str:
-    told = []
-    for name, says in POOLED.items():
-        found = [_gain(finished, world, "loss", name, CURVE) for world in WORLDS]
-        told.append(f"{says} {_changed(found)}")
+    def against(other: str, names: Iterable[str]) -> str:
+        gains = {name: [_gain(finished, world, "loss", name, other) for world in WORLDS] for name in names}
+        return "; ".join(f"{POOLED[name]} {_changed(found)}" for name, found in gains.items())
+
     return (
-        f"Against the served curve, {'; '.join(told)}. Relevance, by which items are ranked, is learned alike in all "
-        "of them: only the probability differs."
+        f"Against the served curve, {against(CURVE, POOLED)}. Against a network of the features that is never told a "
+        f"position, {against(NO_POSITION, (EMBEDDINGS_X, DEFAULT, PAPERS))}. Relevance, by which items are ranked, is "
+        "learned alike in all but that network: only the probability differs."
     )
 
 

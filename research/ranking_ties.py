@@ -6,6 +6,13 @@ half. Isotonic regression appears as the staircase that the algorithm (PAVA) giv
 it, linear between the edges of its steps. The layer appears as fitted exactly, with strictly rising curves, and as the
 paper trains it: by gradient, with slopes kept from falling by ReLU, which may end at exactly zero.
 
+The true chance rises with the score, so that the raw score has the best order there is. A monotone calibrator can only
+tie pairs of it, which costs expected AUC by construction. Parts are therefore about size: more than 0.1% of pairs tied,
+and more than 0.1% of AUC lost for isotonic regression, less than that for the layer as the paper trains it. The bound
+on AUC is what the paper calls negligible (section 5.7, on distilling). First reports judged whether steps cost AUC at
+all, and compared the layer with the steps, which said nearly the same twice. The bound on AUC, and both for the layer,
+were set after these; the seeds reported now are others.
+
 A curve that rises strictly keeps the order of the scores, so that the layer as fitted exactly has the ties and the AUC
 of the raw score by construction. No part of the verdict is about it: that it ties less and ranks better than the steps
 would say once more that the steps tie and cost AUC.
@@ -32,6 +39,7 @@ from research.stated_numbers import LISTED, LOWER, UPPER
 CLAIM = "Isotonic regression (PAVA) produces staircase mappings that degrade ranking resolution."
 PAPER = "section 2, no figures"
 SEEDS = 10
+SEEN = 100  # seeds that were reported before the bounds were set
 SIZES = {"1,000 rows": 1_000, "10,000 rows": 10_000, "100,000 rows": 100_000}
 TEST_ROWS = 20_000
 RAW, STAIRS, SKLEARN = "raw score", "isotonic regression, steps", "isotonic regression, scikit-learn"
@@ -39,12 +47,13 @@ EXACT, RELU = "layer, exact", "layer, ReLU by gradient"
 METHODS = (RAW, STAIRS, SKLEARN, EXACT, RELU)
 STEPS, BATCH = 300, 5_000
 FEW = 0.1  # % of tied pairs that would hardly matter
+SLIGHT = 0.1  # % of AUC whose loss the paper calls negligible
 Column = NDArray[np.float64]
 
 
 def units(quick: bool, seeds: int | None = None) -> list[Unit]:
     """Every number of rows under every seed."""
-    return units_of(list(SIZES), quick=quick, seeds=seeds or SEEDS, cost=2.0)
+    return units_of(list(SIZES), quick=quick, seeds=seeds or SEEDS, cost=2.0, seen=SEEN)
 
 
 def drawn(rows: int, rng: np.random.Generator) -> tuple[Column, NDArray[np.int64]]:
@@ -109,49 +118,53 @@ def tied(column: Column) -> float:
 
 
 def summarise(finished: Sequence[Finished]) -> Result:
-    """Ties and AUC of every method, AUC as a difference to the raw score of the same rows."""
+    """Ties and AUC of every method, AUC relative to that of the raw score of the same rows."""
     rows, parts, series = [], list[Part](), []
     for size in SIZES:
         for name in METHODS:
             ties = _times(finished, size, f"{name} ties", 100)
-            lost = _lost(finished, size, name)
+            change = _change(finished, size, name)
             rows.append(Row(f"{size}: {name}", "tied pairs", ties, digits=3, unit="%"))
-            rows.append(Row(f"{size}: {name}", "AUC above that of the raw score, x1e4", lost, digits=2))
+            rows.append(Row(f"{size}: {name}", "AUC, change from the raw score", change, digits=4, unit="%"))
             series += [
                 {"method": name, "panel": f"{size}: {what}", **one._asdict()}
-                for what, one in (("tied pairs, %", ties), ("AUC above the raw score, x1e4", lost))
+                for what, one in (("tied pairs, %", ties), ("AUC, change from the raw score, %", change))
             ]
         parts += _parts(finished, size)
     return Result(tuple(rows), tuple(parts), {"rows": series}, _note(finished))
 
 
 def _parts(finished: Sequence[Finished], size: str) -> list[Part]:
-    """What the steps cost, and whether the layer as the paper trains it does better."""
-
-    def minus(key: str, times: float) -> Estimate:
-        return estimate(times * (by_seed(finished, size, f"{RELU} {key}") - by_seed(finished, size, f"{STAIRS} {key}")))
-
-    steps, sklearn = _lost(finished, size, STAIRS), _lost(finished, size, SKLEARN)
-    tie = f"isotonic regression's steps tie more than {FEW:g}% of pairs ({size})"
-    cost = f"as scikit-learn predicts, isotonic regression costs AUC ({size})"
+    """How much the steps tie and cost, and how little the layer does as the paper trains it."""
+    steps, relu = (_times(finished, size, f"{name} ties", 100) for name in (STAIRS, RELU))
+    pairs, auc = f"{FEW:g}% of pairs ({size})", f"{SLIGHT:g}% of AUC ({size})"
+    costly = {
+        STAIRS: "isotonic regression's steps cost",
+        SKLEARN: "as scikit-learn predicts, isotonic regression costs",
+    }
     return [
-        Part(tie, _times(finished, size, f"{STAIRS} ties", 100), above=FEW, unit="%"),
-        Part(f"isotonic regression's steps cost AUC ({size})", steps, below=0, unit=" x1e-4"),
-        Part(cost, sklearn, below=0, unit=" x1e-4"),
-        Part(f"{RELU}, ties fewer pairs than the steps ({size})", minus("ties", 100), below=0, unit="%"),
-        Part(f"{RELU}, has a higher AUC than the steps ({size})", minus("auc", 1e4), above=0, unit=" x1e-4"),
+        Part(f"isotonic regression's steps tie more than {pairs}", steps, above=FEW, unit="%"),
+        *(
+            Part(f"{says} more than {auc}", _change(finished, size, name), below=-SLIGHT, unit="%")
+            for name, says in costly.items()
+        ),
+        Part(f"{RELU}, ties fewer than {pairs}", relu, below=FEW, unit="%"),
+        Part(f"{RELU}, costs less than {auc}", _change(finished, size, RELU), above=-SLIGHT, unit="%"),
     ]
 
 
 def _note(finished: Sequence[Finished]) -> str:
-    """How far the layer as fitted exactly is from the raw score, which it cannot be but by rounding."""
+    """What holds by construction; the layer as fitted exactly cannot differ from the raw score but by rounding."""
     far = {
         key: max(abs(one.numbers[f"{EXACT} {key}"] - one.numbers[f"{RAW} {key}"]) for one in finished)
         for key in ("auc", "ties")
     }
     return (
-        "The layer as fitted exactly has the AUC and the ties of the raw score by construction, so no part is about it "
-        f"(largest differences measured: {far['auc']:.1g} in AUC, {far['ties']:.1g} in the share of tied pairs)."
+        "The true chance rises with the score, so that a monotone calibrator can only tie pairs, which costs expected "
+        f"AUC by construction: only the size of that cost and the share of ties can fail. A cost below {SLIGHT:g}% of "
+        "AUC counts as none, since the paper calls such a loss negligible (section 5.7). The layer as fitted exactly "
+        "has the AUC and the ties of the raw score by construction, so no part is about it (largest differences "
+        f"measured: {far['auc']:.1g} in AUC, {far['ties']:.1g} in the share of tied pairs)."
     )
 
 
@@ -159,8 +172,9 @@ def _times(finished: Sequence[Finished], size: str, key: str, times: float) -> E
     return estimate(times * by_seed(finished, size, key))
 
 
-def _lost(finished: Sequence[Finished], size: str, name: str) -> Estimate:
-    return estimate(1e4 * (by_seed(finished, size, f"{name} auc") - by_seed(finished, size, f"{RAW} auc")))
+def _change(finished: Sequence[Finished], size: str, name: str) -> Estimate:
+    """Of AUC from that of the raw score, in percent of it."""
+    return estimate(100 * (by_seed(finished, size, f"{name} auc") / by_seed(finished, size, f"{RAW} auc") - 1))
 
 
 def chart(series: dict[str, Any]) -> Any:

@@ -134,6 +134,26 @@ def estimate(values: ArrayLike, *, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half, len(column))
 
 
+def geometric_mean(values: ArrayLike) -> Estimate:
+    """The geometric mean of numbers above 0, such as ratios, with a t-interval on the log scale.
+
+    Doubling and halving cancel, which they do not in the mean of ratios, and no bound is below 0. The interval is not
+    symmetric around the value.
+
+    Args:
+        values: One per seed, ``[seeds]``, or several per seed that are averaged first, ``[several, seeds]``.
+
+    >>> found = geometric_mean([0.5, 2.0])
+    >>> found.value, round(found.lower * found.upper, 6)
+    (1.0, 1.0)
+    """
+    column = np.asarray(values, dtype=np.float64)
+    if not (column > 0).all():
+        raise InputError(f"values: expected numbers above 0, got {column.min()}; there is no logarithm of it")
+    logs = estimate(np.atleast_2d(np.log(column)).mean(axis=0))
+    return Estimate(math.exp(logs.value), math.exp(logs.lower), math.exp(logs.upper), logs.seeds)
+
+
 def proportion(shares: ArrayLike, *, level: float = 0.95) -> Estimate:
     """The mean of shares, one per seed, with the exact (Clopper-Pearson) interval of that many of as many trials.
 

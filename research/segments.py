@@ -32,7 +32,6 @@ with a t-interval on the log scale; this was changed after a first report. Parts
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 import time
 import warnings
@@ -55,6 +54,7 @@ from isolayer.errors import need
 from isolayer.grid import Grid
 from isolayer.nn.context import ContextIsotonicLayer
 from isolayer.nn.rates import RowAdam, parameter_groups
+from research import result
 from research.charts import records
 from research.claim import figure, plain
 from research.result import Estimate, Finished, Numbers, Part, Result, Row, Unit, by_seed, estimate, units_of
@@ -319,8 +319,7 @@ def positive(values: Floats) -> Estimate:
     """
     if not (values > 0).all():  # such as memory that a system does not tell
         return estimate(values)
-    logs = estimate(np.log(values))
-    return Estimate(math.exp(logs.value), math.exp(logs.lower), math.exp(logs.upper), logs.seeds)
+    return result.geometric_mean(values)
 
 
 def _against(finished: Sequence[Finished], says: str, one: str, other: str, below: float = 0) -> Part:

@@ -103,8 +103,8 @@ TESTED = {
         "click model, and compared with what simulated users do."
     ),
     "position-prediction": (
-        "What is served without knowing the position is compared, by log loss on more traffic, between one curve and "
-        "averages over predicted positions."
+        "What is served without knowing the position is compared, by log loss on more traffic, between one curve, "
+        "averages over predicted positions, and a network of the features that is not told any."
     ),
     "kuairand": ("Calibrators are fitted to real clicks by tab on some days and compared on later days."),
     "kuairand-tasks": (

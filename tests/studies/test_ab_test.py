@@ -25,7 +25,6 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert sorted(lost(outcome(ab_test, one_rate))) == sorted(
         [
             *(f"inference head lifts {metric} more than every rate of dropout" for metric in ab_test.METRICS),
-            *(f"Position Dropout 0.05: lift of {metric}" for metric in ab_test.LIVE),
             *(_little("Position Dropout 0.05", metric) for metric in ab_test.LIVE),
         ]
     )
@@ -33,19 +32,31 @@ def test_ab_verdict_is_for_lifts_and_against_their_absence():
     assert lost(outcome(ab_test, post_hoc)) == [_little("Platt per task", metric) for metric in ab_test.LIVE]
 
 
-def test_small_lifts_of_dropout_are_told_where_they_are_beyond_chance_and_large_ones_contradict_the_paper():
+def test_every_lift_that_should_be_none_is_judged_once():
+    parts = [part.says for part in outcome(ab_test, GOOD).parts]
+    judged = [says for says in parts if says.startswith(ab_test.NONE)]
+    assert judged == [_little(arm, metric) for arm in ab_test.NONE for metric in ab_test.LIVE]
+
+
+def test_lifts_of_dropout_are_judged_beside_that_of_the_head_and_told_where_they_are_beyond_chance():
     small = outcome(ab_test, GOOD | {"Dropout": 0.2})
     assert lost(small) == []
     assert "18 of the 18 lifts of Position Dropout (six rates, three metrics) are above 0 beyond chance" in small.note
-    large = outcome(ab_test, GOOD | {"Dropout": 0.7, "lift": 4.0})
-    assert lost(large) == [f"{arm}: lift of {metric}" for arm in ab_test.DROPOUT for metric in ab_test.LIVE]
+    large = outcome(ab_test, GOOD | {"Dropout": 1.1, "lift": 4.0})
+    assert lost(large) == [_little(arm, metric) for arm in ab_test.DROPOUT for metric in ab_test.LIVE]
     assert all(part.refuted for part in large.parts if part.held == "did not hold")
+    assert lost(outcome(ab_test, GOOD | {"Dropout": 0.9, "lift": 4.0})) == []
 
 
-def test_a_control_that_differs_from_itself_is_seen_in_either_direction():
+def test_the_control_against_itself_is_told_and_no_part_of_the_claim():
+    """Both rank alike, so what is seen is chance: it speaks neither for the paper nor against it."""
     for lift in (-2.0, 2.0):
-        found = lost(outcome(ab_test, GOOD | {"again": lift, "Dropout": -3.0, "per task": -3.0, "lift": 9.0}))
-        assert found == [f"the control against itself: lift of {metric}" for metric in ab_test.LIVE]
+        found = outcome(ab_test, GOOD | {"again": lift, "Dropout": -3.0, "per task": -3.0, "lift": 9.0})
+        assert found.held == "held"
+        assert not [part for part in found.parts if ab_test.AGAIN in part.says or "itself" in part.says]
+        rows = [row.ours.value for row in found.rows if row.name == ab_test.AGAIN and row.metric.endswith(", lift")]
+        assert rows == pytest.approx([lift] * len(ab_test.METRICS), abs=1e-3)
+        assert f"The control against itself, an A/A test, differs by {lift:+.2f}% [" in found.note
 
 
 def test_single_tests_are_counted_by_their_own_metric():

@@ -69,7 +69,7 @@ def test_the_best_setting_is_what_the_benchmark_uses_and_the_dual_head_keeps_its
 
 
 def benchmark(advice=0.0, **errors):
-    """The benchmark's result where every method ranks alike, with these errors of what is served."""
+    """The benchmark's result where every method ranks alike, with these errors of what is served, or pairs in turn."""
     errors = {"naive": 0.004, "isotonic": 0.002, "dual head": 0.003} | errors
     finished = []
     for unit in debias_benchmark.units(quick=False):
@@ -77,7 +77,8 @@ def benchmark(advice=0.0, **errors):
         one |= {f"ndcg {debias_benchmark.ADVISED}": 0.8, "ratio": 0.95, "same order": 1.0, "advised alpha": advice}
         for metric in ("ece", "smooth ece"):
             one |= {f"{metric} {name}": 0.01 for name in ("platt", "dual head, by gradient")}
-            one |= {f"{metric} {name}": value * (1 + 1e-6 * unit.seed) for name, value in errors.items()}
+            turns = {name: np.resize(value, 2)[unit.seed % 2] for name, value in errors.items()}
+            one |= {f"{metric} {name}": value * (1 + 1e-6 * unit.seed) for name, value in turns.items()}
         finished.append(Finished(unit, one))
     return debias_benchmark.summarise(finished)
 
@@ -89,6 +90,21 @@ def test_what_is_served_is_judged_against_naive_with_the_same_refit():
     assert {part.held for part in parts} == {"did not hold"}
     better = benchmark(isotonic=0.003).parts
     assert {part.held for part in better if "same refit" in part.says} == {"held"}
+
+
+def test_a_ratio_of_errors_that_doubles_and_halves_in_turn_comes_to_one_whichever_way_it_is_taken():
+    swung, turned = (
+        benchmark(**{"isotonic": (0.002, 0.004), "dual head": (0.004, 0.002)}),
+        benchmark(**{"isotonic": (0.004, 0.002), "dual head": (0.002, 0.004)}),
+    )
+    for found in (swung, turned):
+        ratios = [part.estimate for part in found.parts if part.says.startswith("what is served is calibrated")]
+        ratios += [row.ours for row in found.rows if row.metric.endswith("naive with the same refit")]
+        assert [one.value for one in ratios] == pytest.approx([1.0] * len(ratios))
+        assert [one.lower * one.upper for one in ratios] == pytest.approx([1.0] * len(ratios))
+    plain = [row.ours for row in swung.rows if row.metric.endswith("naive without a refit")]
+    assert [one.value for one in plain] == pytest.approx([0.5**0.5] * len(plain))  # .004 and .002, over .004
+    assert "geometric means" in swung.note
 
 
 def test_shares_of_seeds_are_never_certain():

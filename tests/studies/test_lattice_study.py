@@ -74,6 +74,13 @@ def test_resampled_losses_are_means_over_the_rows_of_the_users_that_were_drawn()
     np.testing.assert_allclose(found, expected)
 
 
+def test_the_note_says_that_boosters_may_be_better_than_shown_with_many_rows():
+    note = lattice.summarise(done(lattice, lambda setting, key: 0.5)).note
+    rounds = max(tried["n_estimators"] for tried in lattice.TREES[lattice.BOOSTED])
+    assert f"has at most {rounds} rounds" in note
+    assert "with 20,000 rows the monotone booster may be a little better than shown" in note
+
+
 def test_every_booster_was_given_the_same_number_of_settings_as_the_lattice():
     assert {len(tried) for tried in lattice.TREES.values()} == {len(lattice.LATTICES)}
     assert lattice.TREES[lattice.PLAIN] != lattice.TREES[lattice.BOOSTED]

@@ -48,6 +48,21 @@ def test_calibration_of_the_joint_loss_is_paired_with_beta_zero():
     assert {part.held for part in parts if "beta 0.8" in part.says} == {"did not hold"}
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_model_without_alpha_is_judged_with_and_without_the_reference_curve_held(held):
+    def numbers(beta, anchor, overlap):
+        worse = beta == 1 and (anchor == "joint" or (anchor == loss_weights.HELD and not held))
+        return dict.fromkeys(loss_weights.METRICS, 0.5 + 0.1 * worse)
+
+    parts = [part for part in loss_weights.summarise(told(numbers)).parts if part.says.startswith("without alpha")]
+    nothing_held = [part for part in parts if "no curve held" in part.says]
+    reference_held = [part for part in parts if "the reference curve held" in part.says]
+    assert len(parts) == 6
+    assert len(nothing_held) == len(reference_held) == 3
+    assert {part.held for part in nothing_held} == {"held"}
+    assert ({part.held for part in reference_held} == {"held"}) != held
+
+
 @pytest.mark.parametrize("agree", [True, False])
 def test_the_note_says_where_ranking_and_calibration_are_best(agree):
     def numbers(beta, anchor, overlap):

@@ -6,6 +6,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from made_up_numbers import lost, outcome
 
 from isolayer.errors import InputError
 from isolayer.simulate import PositionBased
@@ -77,3 +78,34 @@ def test_the_study_runs_on_an_archive(monkeypatch, tmp_path):
     assert numbers["queries"] == 4
     assert numbers[f"{mslr_clicks.CEILING} ndcg"] > 0.9
     assert len(numbers[f"{mslr_clicks.JOINT} ndcg draws"]) == 50
+
+
+GOOD = {"dual head": 0.9, "trees, ours, labels alone": 0.9, "trees, ours, with a teacher": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("better", "failed"),
+    [
+        ({"PAL": 0.92}, ("the paper's joint loss ranks better than PAL", "the detached anchor ranks better than PAL")),
+        ({"trees, naive": 0.92}, ("trees, ours, labels alone, rank better than naive trees",)),
+        (
+            {"trees, naive": 0.97},
+            (
+                "trees, ours, labels alone, rank better than naive trees",
+                "trees, ours, with a teacher, rank better than naive trees",
+            ),
+        ),
+    ],
+)
+def test_heads_are_compared_with_pal_and_trees_with_uncorrected_trees(better, failed):
+    assert outcome(mslr_clicks, GOOD).held == "held"
+    expected = [f"{says} under {setting}" for says in failed for setting in mslr_clicks.SETTINGS]
+    assert sorted(lost(outcome(mslr_clicks, better | GOOD))) == sorted(expected)
+
+
+def test_every_method_that_is_trained_is_on_one_side_of_a_part_or_is_the_ceiling():
+    """Whichever method is changed, some part changes with it."""
+    plain = {part.says: part.estimate for part in outcome(mslr_clicks, {}).parts}
+    for method in set(mslr_clicks.METHODS) - {mslr_clicks.CEILING}:
+        moved = outcome(mslr_clicks, {f"{method} ndcg": 0.7}).parts
+        assert any(part.estimate != plain[part.says] for part in moved), method

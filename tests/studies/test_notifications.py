@@ -17,7 +17,7 @@ def test_notification_verdict_asks_for_both_rules():
     by_budget_only = {"worth isotonic": -1.0, "known": -2.0, "same rows": -2.0, "Platt": -2.0, "lift": 1.0}
     cost = "sending where the expected value exceeds the cost"
     assert lost(outcome(notifications, by_budget_only)) == [
-        f"{cost}, the layer lifts {metric}" for metric in notifications.PAPER_LIFTS
+        f"{cost}, the layer lifts {metric}" for metric in notifications.JUDGED["worth"]
     ]
     fewer = {"worth isotonic layer sessions lift": -3.0} | good
     assert lost(outcome(notifications, fewer)) == [f"{cost}, the layer lifts sessions"]
@@ -25,12 +25,30 @@ def test_notification_verdict_asks_for_both_rules():
     assert "sends after 80% of all actions" in outcome(notifications, many).note
     lines = {"budget Platt": 2.0} | good
     assert lost(outcome(notifications, lines)) == [
-        "for the same budget, the layer lifts value by more than Platt scaling does"
+        "for the same budget, the layer lifts sessions by more than Platt scaling does"
     ]
     rows = {"worth same rows": 2.0} | good
     assert lost(outcome(notifications, rows)) == [
         f"{cost}, the layer lifts value by more than a corrected baseline with the same rows does"
     ]
+
+
+def test_what_is_one_result_within_a_budget_is_judged_once():
+    found = outcome(notifications, {"p_value": 0.01, "lift": 1.0})
+    budget = [part.says for part in found.parts if part.says.startswith("for the same budget")]
+    assert [says for says in budget if "more than" not in says] == [
+        "for the same budget, the layer lifts sessions",
+        "for the same budget, the layer lifts sessions after a share or comment",
+    ]
+    assert not [says for says in budget if "value" in says]
+    assert {f"{rule}: {notifications.LAYER}, value, lift" for rule in notifications.RULES} <= {
+        f"{row.name}, {row.metric}" for row in found.rows
+    }  # but the figure is there
+    assert (
+        "engagement and the health of the ecosystem are one result there, which is judged once, by sessions"
+        in found.note
+    )
+    assert "4 of 4 single tests of the layer (2 metrics under 2 seeds)" in found.note
 
 
 def test_a_lift_over_nothing_is_refused():

@@ -21,7 +21,39 @@ def test_overhead_verdict():
         f"the frozen head costs less than 1% of CPU ({size} network)" for size in overhead.NETWORKS
     ]
     note = with_setting(overhead, {"small": 3743.7, "medium": 76.8, "large": 4.48}).note
-    assert "The head as listed adds 3744% (small), 77% (medium), 4.5% (large), so about 5% beside large;" in note
+    assert "The head as listed adds 3744% (small), 77% (medium), 4.5% (large), so about 5% beside large." in note
+
+
+def test_the_note_says_what_either_student_costs_and_which_keeps_auc():
+    times = {f"distilled, {overhead.BY_FEATURE} %": 11.2, f"distilled, {overhead.BY_COMBINATION} %": 0.5}
+    losses = {f"mean loss, {overhead.BY_FEATURE}": 0.37, f"worst loss, {overhead.BY_FEATURE}": 2.09}
+    result = outcome(overhead, times | losses | {"loss": 0.02})
+    assert (
+        "Distilled into a student with shifts by position and device, the head adds 11% (small), 11% (medium), 11% "
+        "(large) and loses 0.37% of AUC on average and 2.1% on the worst task. Distilled into a student with a shift "
+        "per combination, the head adds 0.50% (small), 0.50% (medium), 0.50% (large) and loses 0.02% of AUC on average "
+        "and 0.02% on the worst task. AUC is kept, with less than 0.1% lost on average and on the worst task, by the "
+        "student with a shift per combination alone."
+    ) in result.note
+    assert outcome(overhead, times | {"loss": 0.3}).note.endswith("by neither student.")
+    assert outcome(overhead, times | {"loss": 0.02}).note.endswith("by both students.")
+    shown = {row.name for row in result.rows}
+    assert {f"small network, head distilled, {name}" for name in overhead.STUDENTS} <= shown
+    assert {f"distilled head, {name}" for name in overhead.STUDENTS} <= shown
+    assert {f"distilled, {name}" for name in overhead.STUDENTS} <= set(result.series["head"])
+
+
+def test_the_note_says_that_the_listing_is_read_and_not_run_as_printed():
+    note = outcome(overhead, {"as listed %": 5.0}).note
+    assert note.count("does not parse as printed") == 1
+    assert "what is timed is our reading of it" in note
+
+
+def test_the_chart_shows_names_of_ways_in_full():
+    chart = overhead.chart(dict(outcome(overhead, {}).series)).to_dict()
+    axis = chart["encoding"]["y"]["axis"]
+    assert axis["labelLimit"] > 7 * max(map(len, overhead.WAYS))
+    assert chart["height"] >= 18 * len(overhead.WAYS)
 
 
 def test_every_way_to_keep_the_head_gives_the_same_logits():

@@ -7,6 +7,7 @@ import pytest
 from made_up_numbers import lost, outcome
 
 from research import per_task_isotonic
+from research.result import Finished
 
 EXACT = {"exact, cross-fitted": 0.15}  # behind the head: goes before words that it contains
 
@@ -15,17 +16,40 @@ def test_per_task_verdict():
     good = EXACT | {"inference head ndcg": 0.9, "ndcg": 0.8, "layer": 0.1, "additive": 0.2, "Platt": 0.6}
     assert outcome(per_task_isotonic, good).held == "held"
     worse = lost(outcome(per_task_isotonic, good | {"layer": 0.7}))
-    assert len(worse) == 16 + 4 + 2 + 2 + 1  # both layers, the head against all three cross-fitted, the additive, Platt
+    assert len(worse) == 16 + 4 + 2 + 2  # both layers, the head against all three cross-fitted, the additive
     additive = lost(outcome(per_task_isotonic, good | {"additive": 0.7}))
     assert additive == [
         f"the isotonic head, additive has lower {what} than {name}"
         for name in (*per_task_isotonic.PER_TASK, *per_task_isotonic.PER_SEGMENT)
         for what in ("NE", "O/E error")
     ]
-    flat = outcome(per_task_isotonic, {"Platt, one per task ndcg": 0.9} | good)
-    assert lost(flat) == ["Platt, one per task is flat or worse in ranking"]
     with_more_rows = outcome(per_task_isotonic, {"raw model, both logs ndcg": 0.95} | good)
     assert lost(with_more_rows) == ["the inference head ranks better"]
+
+
+def test_the_ranking_of_a_calibrator_per_task_is_shown_and_not_judged():
+    """Scores that are calibrated per task already leave such a calibrator nothing to change."""
+    found = outcome(
+        per_task_isotonic, {"Platt, one per task ndcg": 0.9, "raw model ne": 0.8, "Platt": 0.6, "ndcg": 0.8}
+    )
+    changes = {row.name: row.ours.value for row in found.rows if row.metric.endswith("minus that of the raw model")}
+    assert changes == pytest.approx({"Platt, one per task": 0.1, "isotonic, one per task": 0.0})
+    assert not [part.says for part in found.parts if "flat" in part.says]
+    assert "by Platt scaling, its mean NE goes from 0.80000 to 0.60000" in found.note
+    assert "are rows and no parts" in found.note
+
+
+def test_no_part_is_the_negative_of_another():
+    rng = np.random.default_rng(0)
+    units = per_task_isotonic.units(True, 3)
+    keys = [
+        f"{name} {key}"
+        for name in {**per_task_isotonic.METHODS, per_task_isotonic.RAW_BOTH: 0, "inference head": 0}
+        for key in ("ne", "oe", "ndcg")
+    ]
+    done = [Finished(unit, {key: float(rng.random()) for key in keys}) for unit in units]
+    sizes = [round(abs(part.estimate.value), 12) for part in per_task_isotonic.summarise(done).parts]
+    assert len(set(sizes)) == len(sizes)
 
 
 def test_the_head_is_judged_against_calibrators_that_use_every_row_as_it_does():

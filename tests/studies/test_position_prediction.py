@@ -38,3 +38,15 @@ def test_the_note_on_predicted_positions_says_which_of_them_hurt():
     assert "averaging probabilities by those raises the log loss in 4 of 4 worlds, all beyond chance (by 0.0100" in note
     other = pooled(losses | {"probabilities, P(c | r)": 0.29}).note
     assert "averaging probabilities by those lowers the log loss" in other
+
+
+def test_the_note_says_how_pooling_compares_with_a_network_that_is_never_told_a_position():
+    losses = {"embeddings, P(c | x)": 0.2, "probabilities, P(c | x)": 0.1, "embeddings, P(c | r)": 0.4}
+    note = pooled(losses | {"network, no position": 0.15}).note
+    network = note.partition("Against a network of the features that is never told a position, ")[2]
+    from_x, by_these, papers = network.partition(". ")[0].split("; ")
+    assert from_x.startswith("pooling embeddings by positions predicted from the features raises the log loss")
+    assert by_these.startswith("averaging probabilities by these lowers the log loss in 4 of 4 worlds, all")
+    assert "as the paper writes it, raises the log loss in 4 of 4" in papers
+    assert "(by 0.2500" in papers
+    assert "is learned alike in all but that network" in note

@@ -76,6 +76,15 @@ def test_the_verdict_on_real_tasks_says_what_tasks_share():
     assert "in 2 sets, which overlap." in told("flights late good by tailnum", "flights cancelled good by tailnum")
 
 
+def test_the_note_says_that_peers_per_segment_may_be_better_than_shown():
+    from benchmarks.real.peers import LEAST_ROWS
+
+    note = told("kuairand is_click by tab", "census good by education")
+    assert f"per segment need {LEAST_ROWS} rows with both classes" in note
+    assert "kept from 0 and 1 by half a row" in note
+    assert "So these peers may be better than shown." in note
+
+
 def test_the_rows_of_a_task_do_not_depend_on_its_label_or_score():
     from benchmarks.real.tasks import catalogue, scored, table_name
 

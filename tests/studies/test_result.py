@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from isolayer.errors import InputError
-from research.result import Estimate, Part, Result, certain, estimate, units_of
+from research.result import Estimate, Part, Result, certain, estimate, geometric_mean, units_of
 
 
 def test_the_interval_is_the_t_interval():
@@ -22,6 +22,19 @@ def test_the_interval_is_the_t_interval():
         estimate([1.0])
     with pytest.raises(InputError, match="seeds: expected at least 2, got 1"):
         units_of(["a"], quick=False, seeds=1)
+
+
+def test_the_geometric_mean_is_that_of_the_logs_and_of_a_reciprocal_the_reciprocal():
+    values = np.random.default_rng(1).lognormal(0.3, 0.8, 6)
+    found, logs = geometric_mean(values), estimate(np.log(values))
+    assert np.log(found[:3]) == pytest.approx(logs[:3])
+    assert found.seeds == 6
+    value, lower, upper, _ = geometric_mean(1 / values)
+    assert (1 / value, 1 / upper, 1 / lower) == pytest.approx(found[:3])
+    table = np.stack([values, 3 * values])  # [actions, seeds]
+    assert geometric_mean(table) == pytest.approx(geometric_mean(3**0.5 * values))
+    with pytest.raises(InputError, match=r"expected numbers above 0, got 0\.0"):
+        geometric_mean([1.0, 0.0])
 
 
 @pytest.mark.parametrize(

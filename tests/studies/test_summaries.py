@@ -76,7 +76,7 @@ def test_real_data_verdicts(monkeypatch, tmp_path):
     good = {"dual head": 0.9, "trees, ours, labels alone": 0.9, "trees, ours, with a teacher": 0.95}
     assert outcome(mslr_clicks, good).held == "held"
     detached = lost(outcome(mslr_clicks, {"detached": 0.2} | good))
-    assert len(detached) == 8
+    assert len(detached) == 12
     assert all("detached" in says for says in detached)
     dropout = lost(outcome(mslr_clicks, {"Position Dropout": 0.95} | good))
     assert len(dropout) == 8

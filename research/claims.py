@@ -56,10 +56,10 @@ on the other side, and is **not shown** otherwise. A claim
 - is **undecided** when no part held and none is contradicted.
 
 The column of figures begins with the part by which the claim is named. Below it stand the parts that speak against the
-claim most surely, one of every study that has any; the page of a study has all of them. "The table" in the last column
-is that of the parts on the page of the study. No reason is tested unless the last column says so. The names of worlds
-are those of their click models (PBM, trust, DCM, DBN, contextual) and loggers (spurious: ranks by a feature that tells
-nothing of relevance; informed: knows relevance that the features lack), see the [glossary](glossary.md).
+claim most surely, one of every study that has any, and folded away all others that did not hold. "The table" in the
+last column is that of all parts on the page of the study. No reason is tested unless the last column says so. The names
+of worlds are those of their click models (PBM, trust, DCM, DBN, contextual) and loggers (spurious: ranks by a feature
+that tells nothing of relevance; informed: knows relevance that the features lack), see the [glossary](glossary.md).
 """
 _FOOT = """## How to read it
 
@@ -139,7 +139,7 @@ def _link(study: str, documents: Documents) -> str:
 
 
 def _figures(decided: list[dict[str, Any]]) -> str:
-    """The part that a claim is named by, and below it that of each study which contradicts it most surely."""
+    """The part that a claim is named by, that of each study which contradicts it most surely, and folded the others."""
     if not decided:
         return ""
     against = sorted(decided, key=contradiction, reverse=True)
@@ -148,8 +148,20 @@ def _figures(decided: list[dict[str, Any]]) -> str:
     for part in against:
         if worst != HELD and outcome_in_words(part) == worst:
             first.setdefault(part["from"], part)
-    shown = [part for part in first.values() if part is not decided[0]]
-    return "<br>".join(f"{outcome_in_words(part)}: {_figure(part)}" for part in (decided[0], *shown))
+    shown = [decided[0], *(part for part in first.values() if part is not decided[0])]
+    others = [part for part in against if part["held"] == NOT and not any(part is one for one in shown)]
+    return "<br>".join(map(_told, shown)) + _folded(others)
+
+
+def _folded(parts: Sequence[dict[str, Any]]) -> str:
+    """The other parts that did not hold, behind a line that says how many there are."""
+    if not parts:
+        return ""
+    return f"<details><summary>{len(parts)} more did not hold</summary>{'<br>'.join(map(_told, parts))}</details>"
+
+
+def _told(part: dict[str, Any]) -> str:
+    return f"{outcome_in_words(part)}: {_figure(part)}"
 
 
 def claims_page(out: str | Path) -> str:

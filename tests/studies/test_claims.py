@@ -13,7 +13,7 @@ from scipy import stats
 
 from research import claims_compared as compared
 from research import page, registry
-from research.claim import HELD, MIXED, NOT, PARTLY, Claim, chosen, p_value
+from research.claim import HELD, MIXED, NOT, PARTLY, Claim, chosen, figure, p_value
 from research.claims import ANEW, CLAIMS, DIRECTION, NO_DECISION, NOT_RUN, claims_page, outcome, row
 from research.result import UNDECIDED, VERDICTS, Part, certain, estimate
 
@@ -123,6 +123,9 @@ def test_every_study_that_contradicts_a_claim_has_a_figure_in_its_row():
     figures = said.split(" | ")[-2]
     assert figures == (
         "held: a: 1, must be above 0<br>contradicted: b0: -1, must be above 0<br>contradicted: c: -1, must be above 0"
+        "<details><summary>5 more did not hold</summary>"
+        + "<br>".join(f"contradicted: {one['says']}: {figure(one)}, must be above 0" for one in against[1:])
+        + "</details>"
     )
     assert "[two](studies/two.md)" in said
     computed = Claim("It falls", "table 9", "one", ("a",), "", compared=lambda _: [Part("d (x)", certain(-1), above=0)])

@@ -14,7 +14,10 @@ LAYER = (
         "expressiveness",
         ("square that falls", "square is"),
         "Two targets, as in the paper.",
-        {HELD: "A piecewise-linear curve with enough buckets does; nothing is left to chance here."},
+        {
+            HELD: "Two targets show it for two. That a piecewise-linear curve comes as near as one likes to any "
+            "monotone one, if only buckets are narrow enough, is mathematics."
+        },
         universal=True,
     ),
     Claim(
@@ -32,7 +35,10 @@ LAYER = (
         "expressiveness",
         ("without the constraint",),
         "The target that falls.",
-        {HELD: "Slopes of either sign follow it up and down."},
+        {
+            HELD: "Slopes of either sign follow it up and down. One target shows it for one; that narrow buckets "
+            "follow any continuous curve is mathematics."
+        },
         universal=True,
     ),
     Claim(

@@ -54,7 +54,7 @@ def reproduce(
                 quick=quick,
                 seeds=seeds,
                 out=out,
-                progress=lambda now: advance(now.done, now.total, now.experiment, now.seconds_left),
+                progress=lambda now: advance(now.done, now.total, _doing(now), now.seconds_left),
                 processes=processes,
                 fresh=fresh,
             )
@@ -73,6 +73,15 @@ def reproduce(
     if page is not None:
         results_page.write_page(page, out / "quick" if quick else out)
         note(f"written: {page}")
+
+
+def _doing(now: runner.Progress) -> str:
+    """The study that has just finished a unit, and how many units have failed, which need not wait for the end.
+
+    >>> _doing(runner.Progress("downstream", 3, 9, 60.0)), _doing(runner.Progress("downstream", 3, 9, 60.0, failed=2))
+    ('downstream', 'downstream (2 failed)')
+    """
+    return f"{now.experiment} ({now.failed} failed)" if now.failed else now.experiment
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ show a rise under ``budget``.
 Table 2 has three metrics. Sessions stand for engagement, those after a share or comment for quality, and value, the
 sessions less the cost of the notifications, for the health of the ecosystem. Under ``worth`` all three are judged,
 though an inflated control sends too much, so that calibration will lose sessions there; it can gain value. Under
-``budget`` every arm sends the same number, so that the gain in value is that in sessions, relative to a smaller total:
-the two are one result, which is judged once, by sessions.
+``budget`` every arm sends the same number, so that the gain in value is that in sessions: the two are one result, which
+is judged once, by sessions. The lift of value is in percent of the control's sessions, since the control's value can be
+near zero or below: where it sends after nearly every action, notifications cost more than they bring.
 
 The layer is judged against rivals too: under ``budget`` by sessions, under ``worth`` by value. These are the baseline
 with the same rows, Platt scaling, and under ``worth`` the known correction. That one shifts all logits alike, which
@@ -96,13 +97,19 @@ def run_unit(unit: Unit) -> Numbers:
     """Let every arm notify for some days, and test each against the control."""
     methods = ("baseline", LAYER, EXACT, PLATT, CORRECTED)
     served = [with_arms(day.test, day.probs) for day in days(unit.seed, SETTINGS["sparse"], methods, count=_days(unit))]
+    return compared(served)
+
+
+def compared(served: Sequence[Day]) -> Numbers:
+    """Totals of the control, and the lift and p-value of every arm, by rule and metric."""
     numbers: Numbers = {}
     for rule in RULES:
         earned = {arm: notified(served, arm, rule) for arm in (CONTROL, *ARMS)}
         for metric in METRICS:
             numbers[f"{rule} {CONTROL} {metric} total"] = float(earned[CONTROL][metric].sum())
+            base = float(earned[CONTROL][SESSIONS if metric == VALUE else metric].sum())
             for arm in ARMS:
-                lift, p_value = paired(earned[arm][metric], earned[CONTROL][metric])
+                lift, p_value = paired(earned[arm][metric], earned[CONTROL][metric], base)
                 numbers |= {f"{rule} {arm} {metric} lift": lift, f"{rule} {arm} {metric} p_value": p_value}
     return numbers
 
@@ -148,16 +155,16 @@ def notified(served: Sequence[Day], arm: str, rule: str) -> dict[str, NDArray[np
     return earned
 
 
-def paired(treatment: NDArray[np.float64], control: NDArray[np.float64]) -> tuple[float, float]:
-    """Lift in percent, and the p-value of a paired two-sided t-test over members.
+def paired(treatment: NDArray[np.float64], control: NDArray[np.float64], base: float) -> tuple[float, float]:
+    """Lift in percent of a base, and the p-value of a paired two-sided t-test over members.
 
-    >>> paired(np.array([1.0, 2.0]), np.array([1.0, 2.0]))
+    >>> paired(np.array([1.0, 2.0]), np.array([1.0, 2.0]), base=3.0)
     (0.0, 1.0)
     """
     difference = treatment - control
-    if not control.sum() > 0:
-        raise InputError(f"control: expected a sum above 0, got {control.sum()}; a lift is relative to it")
-    lift = 100 * float(difference.sum() / control.sum())
+    if not base > 0:
+        raise InputError(f"base: expected a number above 0, got {base}; a lift is relative to it")
+    lift = 100 * float(difference.sum()) / base
     error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
     if error == 0:
         return lift, 1.0
@@ -169,7 +176,7 @@ def summarise(finished: Sequence[Finished]) -> Result:
     rows = [
         Row(
             f"{rule}: {arm}",
-            f"{metric}, lift",
+            f"value, gain in % of the control's {SESSIONS}" if metric == VALUE else f"{metric}, lift",
             _lift(finished, rule, arm, metric),
             PAPER_LIFTS.get(metric, "") if (rule, arm) == ("budget", LAYER) else "",
             2,
@@ -229,12 +236,12 @@ def _note(finished: Sequence[Finished]) -> str:
     return (
         f"Value is the number of sessions minus {COST} per notification. Where a notification is sent wherever its "
         f"predicted chance exceeds that cost, the layer changes notifications by {sent:+.0f}%, sessions by "
-        f"{sessions:+.0f}% and value by {value:+.0f}%. The control over-predicts and sends after {share:.0%} of all "
-        f"actions. Where every arm sends the same number ({BUDGET:.0%} of a day's actions), only the order matters, "
-        "and the gain in value is that in sessions, relative to a smaller total: engagement and the health of the "
-        f"ecosystem are one result there, which is judged once, by sessions. Under that rule {shown.sum()} of "
-        f"{shown.size} single tests of the layer ({shown.shape[0]} metrics under {shown.shape[1]} seeds) show a rise "
-        "with p < .05."
+        f"{sessions:+.0f}% and value by {value:+.0f}% of the control's sessions. The control over-predicts and sends "
+        f"after {share:.0%} of all actions. Where every arm sends the same number ({BUDGET:.0%} of a day's actions), "
+        "only the order matters, and the gain in value is that in sessions: engagement and the health of the "
+        "ecosystem are one result there, which is judged once, by sessions. Under that rule "
+        f"{shown.sum()} of {shown.size} single tests of the layer ({shown.shape[0]} metrics under {shown.shape[1]} "
+        "seeds) show a rise with p < .05."
     )
 
 

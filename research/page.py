@@ -65,7 +65,8 @@ def _minutes(documents: list[dict[str, Any]], run: dict[str, Any] | None) -> str
     )
     if run is not None:
         said += f" Run in one go, its {run['units']} units took {run['minutes']:.0f} minutes in {run['processes']} "
-        said += "processes."
+        said += "processes"
+        said += f"; {run['failed']} of them failed and were run again later." if run["failed"] else "."
     left_out = " and ".join(f"{name} ({minutes[name]:.0f} minutes)" for name in sorted(apart & set(minutes)))
     return said + (f" It leaves out {left_out}, whose chosen settings are committed." if left_out else "")
 

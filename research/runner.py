@@ -47,12 +47,14 @@ class Progress:
         done: Units finished, those of an earlier run included.
         total: All units.
         seconds_left: At the pace so far; None while nothing has finished.
+        failed: Units that ended in an error.
     """
 
     experiment: str
     done: int
     total: int
     seconds_left: float | None
+    failed: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,13 @@ def reproduce(
         else:
             why = missing[own[0].path]
             documents[experiment.name] = {"name": experiment.name, "held": "not run", "verdict": why}
+    if "all" in names and len(waiting) == len(jobs):
+        minutes = round((time.perf_counter() - start) / 60, 1)
+        run = {"minutes": minutes, "processes": processes, "units": len(jobs), "failed": len(failed)}
+        save(folder / RUN, json.dumps(run) + "\n")
     if failed:
         told = "\n".join(failed.values())
         raise UnitsFailed(f"{told}\nunits: {len(failed)} failed, see above; all others are kept, so call it again")
-    if "all" in names and len(waiting) == len(jobs):
-        minutes = round((time.perf_counter() - start) / 60, 1)
-        save(folder / RUN, json.dumps({"minutes": minutes, "processes": processes, "units": len(jobs)}) + "\n")
     return documents
 
 
@@ -161,7 +164,7 @@ def _run(
         if ended.failed:
             failed[job.path] = f"{job.experiment.name}, {job.unit}:\n{ended.failed}"
         left = (time.perf_counter() - start) * (todo - spent) / spent
-        progress(Progress(job.experiment.name, done, total, left))
+        progress(Progress(job.experiment.name, done, total, left, len(failed)))
     return missing, failed
 
 

@@ -41,9 +41,9 @@ def test_what_is_one_result_within_a_budget_is_judged_once():
         "for the same budget, the layer lifts sessions after a share or comment",
     ]
     assert not [says for says in budget if "value" in says]
-    assert {f"{rule}: {notifications.LAYER}, value, lift" for rule in notifications.RULES} <= {
-        f"{row.name}, {row.metric}" for row in found.rows
-    }  # but the figure is there
+    assert {
+        f"{rule}: {notifications.LAYER}, value, gain in % of the control's sessions" for rule in notifications.RULES
+    } <= {f"{row.name}, {row.metric}" for row in found.rows}  # but the figure is there
     assert (
         "engagement and the health of the ecosystem are one result there, which is judged once, by sessions"
         in found.note
@@ -52,8 +52,23 @@ def test_what_is_one_result_within_a_budget_is_judged_once():
 
 
 def test_a_lift_over_nothing_is_refused():
-    with pytest.raises(InputError, match=r"control: expected a sum above 0, got 0\.0"):
-        notifications.paired(np.ones(3), np.zeros(3))
+    with pytest.raises(InputError, match=r"base: expected a number above 0, got 0\.0"):
+        notifications.paired(np.ones(3), np.zeros(3), 0.0)
+
+
+def test_a_control_that_pays_more_than_it_gets_still_has_lifts():
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(0.01, 0.2, (30_000, 3))  # most notifications cost more than they bring
+    rows = {"user": rng.integers(0, 3_000, 30_000)}
+    for number, (task, action) in enumerate(notifications.AFTER.items()):
+        rows |= {action: np.ones(30_000), task: (rng.random(30_000) < chance[:, number]).astype(int)}
+    arms = dict.fromkeys((notifications.CONTROL, *notifications.ARMS), 0.8 + 0.1 * rng.random(chance.shape))
+    found = notifications.compared([(rows, arms | {notifications.TRUE: chance})])
+    assert found[f"worth {notifications.CONTROL} {notifications.VALUE} total"] < 0
+    gain = {metric: found[f"worth {notifications.TRUE} {metric} lift"] for metric in notifications.METRICS}
+    assert gain[notifications.SESSIONS] < 0 < gain[notifications.VALUE]
+    by_budget = [found[f"budget {notifications.TRUE} {metric} lift"] for metric in ("sessions", "value")]
+    assert by_budget[0] == pytest.approx(by_budget[1])  # one result, where all send the same number
 
 
 def test_notifications_pay_where_the_chance_is_right():
@@ -80,6 +95,6 @@ def test_a_paired_test_is_scipys():
     rng = np.random.default_rng(0)
     control = rng.poisson(1.0, 300).astype(float)
     treatment = control + rng.poisson(0.1, 300)
-    lift, p_value = notifications.paired(treatment, control)
+    lift, p_value = notifications.paired(treatment, control, float(control.sum()))
     assert p_value == pytest.approx(stats.ttest_rel(treatment, control).pvalue)
     assert lift == pytest.approx(100 * (treatment.sum() / control.sum() - 1))

@@ -130,14 +130,18 @@ def test_a_unit_that_fails_stops_no_other_study_and_is_the_only_one_run_again(tm
     def run_unit(unit):
         return {"nothing": 1 / 0} if unit == broken else right(unit)
 
-    def run():
-        return runner.reproduce(["ranking-ties", "stated-numbers"], quick=True, out=tmp_path, processes=1)
+    def run(progress=None):
+        names = ["ranking-ties", "stated-numbers"]
+        return runner.reproduce(names, quick=True, out=tmp_path, processes=1, progress=progress)
+
+    seen = []
 
     monkeypatch.setattr(module, "run_unit", run_unit)
     with pytest.raises(
         RuntimeError, match=f"(?s)ranking-ties, .*seed={broken.seed}.*ZeroDivisionError.*units: 1 failed"
     ):
-        run()
+        run(seen.append)
+    assert [one.failed for one in seen][:4] == [0, 0, 1, 1]  # told when it happens
     written = {path.name for path in (tmp_path / "quick").glob("*.json")}
     assert written == {"stated-numbers.json"}
     saved = {path: path.read_bytes() for path in (tmp_path / "quick" / "ranking-ties").iterdir()}

@@ -204,3 +204,8 @@ def test_the_page_tells_how_long_everything_took_if_it_was_run_in_one_go(made_up
     page.write_page(tmp_path / "docs" / "results.md", tmp_path)
     text = (tmp_path / "docs" / "results.md").read_text()
     assert f"Run in one go, its {units} units took 0 minutes in 1 processes." in text
+    made_up(MadeUp(missing=ValueError("broken")))
+    with pytest.raises(runner.UnitsFailed):
+        runner.reproduce(["all"], out=tmp_path, processes=1, fresh=True)
+    text = page.results_page(tmp_path)
+    assert f"in 1 processes; {units} of them failed and were run again later." in text

@@ -37,8 +37,8 @@ def test_the_warning_fires_when_the_logger_knows_what_the_features_lack(bias, de
         result = told(bias, "informed", deterministic, seed)
         assert result.fires, result
         assert result.effect > 0
-        assert result.alpha == 0.25
-        assert "anchor='joint' with alpha=0.25, beta=0.75" in str(result)
+        assert result.alpha == 0.1
+        assert "anchor='joint' with alpha=0.1, beta=0.9" in str(result)
         assert result.p_value < 0.002
         assert str(result).startswith("Warning: items ranked higher than their features explain earn more labels")
 

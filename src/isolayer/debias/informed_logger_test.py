@@ -22,7 +22,7 @@ from isolayer.metrics.rows import Floats, codes, finite, labels, probs, same_len
 from isolayer.metrics.sums import over
 
 FIRES = 3.0  # the statistic is standard normal if the logger knows nothing more: one false alarm in 741 logs
-INFORMED_ALPHA = 0.25  # .5 brought too much bias back where the logger also ranked by something irrelevant
+INFORMED_ALPHA = 0.1  # more brings too much bias back where the logger also ranked by something irrelevant
 _CELL_ROWS = 25  # rows that a cell of (position, logger's score, relevance) should have
 _MOST_BUCKETS = 20
 _SMALLEST_FAILURE = 0.05  # lower bound of 1 - p, so that no row counts more than 20-fold for being almost certain

@@ -56,16 +56,17 @@ on the other side, and is **not shown** otherwise. A claim
 - is **undecided** when no part held and none is contradicted.
 
 The column of figures begins with the part by which the claim is named. Below it stand the parts that speak against the
-claim most surely, one of every study that has any, and folded away all others that did not hold. "The table" in the
-last column is that of all parts on the page of the study. No reason is tested unless the last column says so. The names
-of worlds are those of their click models (PBM, trust, DCM, DBN, contextual) and loggers (spurious: ranks by a feature
-that tells nothing of relevance; informed: knows relevance that the features lack), see the [glossary](glossary.md).
+claim most surely, one of every study that has any, and folded away all others that are contradicted or not shown. "The
+table" in the last column is that of all parts on the page of the study. No reason is tested unless the last column says
+so. The names of worlds are those of their click models (PBM, trust, DCM, DBN, contextual) and loggers (spurious: ranks
+by a feature that tells nothing of relevance; informed: knows relevance that the features lack), see the
+[glossary](glossary.md).
 """
 _FOOT = """## How to read it
 
 - A claim that says that something is so always, best or never (any, all, every, no, free of, impossible) did not hold
   when a single part is contradicted, even where others held. With many parts chance alone contradicts some, so there
-  the interval is widened for their number (Bonferroni).
+  the interval is widened for their number (Bonferroni); if none is contradicted then, the claim is judged as any other.
 - For all other claims each interval is at 95% by itself: {parts} parts decide the claims on this page, and of parts
   whose truth lies exactly on the bound chance contradicts one in forty. {contradicted} are contradicted.
 - Some parts ask for more than the paper says, such as closing 92% of the gap to a model that is trained on unbiased

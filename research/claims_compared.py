@@ -123,7 +123,32 @@ def shares(documents: Documents) -> str:
         closed = [(_world(part), part.estimate.value) for part in _closes(documents, method)]
         if closed:
             told.append(f"{name} {', '.join(f'{share:.1%} ({world})' for world, share in closed)}")
-    return f"Share of the gap to unbiased labels that is closed: {'; '.join(told)}." if told else ""
+    if not told:
+        return ""
+    found = _rows(documents, BENCHMARK, "share of the gap closed")
+    dropout = [mean["value"] for name, mean in found.items() if name.endswith(": position dropout")]
+    if dropout:
+        told.append(f"Position Dropout {min(dropout):.0%} to {max(dropout):.0%} in {len(dropout)} worlds")
+    return f"Share of the gap to unbiased labels that is closed: {'; '.join(told)}."
+
+
+def weights(documents: Documents) -> str:
+    """How far each weight of the joint loss is behind the best of all at most, over the worlds, in hindsight."""
+    found = _rows(documents, "advised-alpha", NDCG)
+    worlds = _worlds(found)
+    behind = {
+        name: max(_best_of(found, world) - found[f"{world}: {name}"]["value"] for world in worlds)
+        for name in dict.fromkeys(row.partition(": ")[2] for row in found)
+        if name.startswith("joint alpha ")
+    }
+    if not behind:
+        return ""
+    each = ", ".join(f"{most:.4f} with {name.removeprefix('joint ')}" for name, most in behind.items())
+    return f"In {len(worlds)} worlds the joint loss is behind the best weight tried by at most (mean nDCG): {each}."
+
+
+def _best_of(found: dict[str, dict[str, Any]], world: str) -> float:
+    return max(float(mean["value"]) for name, mean in found.items() if name.startswith(f"{world}: "))
 
 
 def informed(documents: Documents) -> str:

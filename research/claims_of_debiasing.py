@@ -8,9 +8,7 @@ from __future__ import annotations
 from research import claims_compared as compared
 from research.claim import HELD, NOT, PARTLY, Claim
 
-_DEPENDS = (
-    "How much relevance may be taken for position depends on what the logger knew, which no fixed weight can tell."
-)
+_DEPENDS = "The best weight depends on what the logger knew."
 DEBIASING = (
     Claim(
         "The isotonic head takes position out of relevance, where dropout does not",
@@ -65,6 +63,7 @@ DEBIASING = (
             PARTLY: _DEPENDS,
             NOT: _DEPENDS,
         },
+        tells=compared.weights,
         universal=True,
     ),
     Claim(

@@ -90,8 +90,8 @@ LAYER = (
         {
             HELD: "It does so with the same training and beside early stopping.",
             PARTLY: "With the same training it does, and the more so the fewer the rows. Otherwise it depends on the "
-            "number of rows and on the rate and the steps: stopping early regularises too, and where both layers stop "
-            "before a slope reaches zero they are the same curve.",
+            "number of rows, on whether it is ReLU or softplus, and on the rate and the steps: stopping early "
+            "regularises too, and where both layers stop before a slope reaches zero they are the same curve.",
             NOT: "The layer without the constraint does as well.",
         },
     ),
@@ -121,7 +121,7 @@ LAYER = (
         "Judged by what the shift adds to the loss, since a layer learned apart loses more even where nothing moves.",
         {
             HELD: "A shift adds less to the loss of a layer learned apart in every setting; why is not tested.",
-            PARTLY: "It depends on what moves and on the network (the parts in the table); why is not tested. Where "
+            PARTLY: "It depends on what moves and on when held-out rows are from (the table); why is not tested. Where "
             "held-out rows are from after a move of the rates, the layer learned apart is fitted to these alone, "
             "while the joint one has them as a fifth of its rows.",
             NOT: "A shift adds no less to the loss of a layer learned apart; why is not tested.",

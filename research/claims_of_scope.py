@@ -127,8 +127,8 @@ SCOPE = (
         "pytorch-lattice.",
         {
             HELD: "The order is kept by construction, at no cost where it is true.",
-            PARTLY: "The order is kept by construction. In log loss a monotone booster or another lattice is level or "
-            "better in some of these worlds (the parts in the table); we have not tested why.",
+            PARTLY: "The order is kept by construction. In log loss a booster, monotone or not, or another lattice is "
+            "level or better in some of these worlds (the parts in the table); we have not tested why.",
         },
     ),
     Claim(

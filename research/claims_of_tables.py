@@ -64,7 +64,8 @@ TABLES = (
         {
             HELD: "Without the constraint the same layer gains less, and so does the layer with ample labels, where "
             "the model also learns from three days instead of one and passes over them less often. That it need not be "
-            "this layer is another question: Platt scaling, whose lines cannot bend, is two rows below.",
+            "this layer is another question: Platt scaling, whose lines cannot bend, is in the row on what steadies "
+            "the scores.",
             PARTLY: "The two tests do not agree (the parts in the table). With ample labels the model also learns from "
             "three days instead of one and passes over them less often.",
             NOT: "Neither test shows it. With ample labels the model also learns from three days instead of one and "

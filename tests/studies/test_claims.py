@@ -201,6 +201,19 @@ def test_comparisons_between_studies_are_of_their_numbers():
     assert compared.graded_and_informed({}) == compared.rates({}) == ""
 
 
+def test_the_most_that_each_weight_costs_is_told_over_all_worlds():
+    ranks = {"A": {"dual head": 0.9, "joint alpha 0.1": 0.88}, "B": {"dual head": 0.7, "joint alpha 0.1": 0.8}}
+    rows = [
+        {"name": f"{world}: {name}", "metric": "nDCG@10", "ours": {"value": value}}
+        for world, found in ranks.items()
+        for name, value in found.items()
+    ]
+    told = compared.weights({"advised-alpha": {"rows": rows}})
+    assert "In 2 worlds" in told
+    assert told.endswith(": 0.0200 with alpha 0.1.")
+    assert compared.weights({}) == ""
+
+
 def test_lifts_of_dropout_that_are_beyond_chance_are_told():
     def row(arm, lower, upper):
         mean = {"value": (lower + upper) / 2, "lower": lower, "upper": upper, "seeds": 3}
